@@ -106,6 +106,12 @@ void ask_evidence(planner::Evidence evidence, PlanProblem& problem);
 [[nodiscard]] PlanResult plan(const PlanProblem& problem,
                               const std::function<bool(const planner::Progress&)>& progress = {});
 
+/// plan() without its explanations, which take several times as long as the search: the first plan is the one that the
+/// search finds, chosen for plainness and for any host as there. Of a problem that nothing fits, `shortage` has the
+/// nearest misses.
+[[nodiscard]] PlanResult first_plan(const PlanProblem& problem,
+                                    const std::function<bool(const planner::Progress&)>& progress = {});
+
 /// What why_not() (planner/search/why_not.h) is asked about a plan's problem, as PlanRequest::set but nothing of the
 /// model. ConfigError: a field that is none, or none of its values.
 [[nodiscard]] planner::Asked read_question(const std::map<std::string, std::vector<std::string>>& texts);

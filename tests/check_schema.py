@@ -91,7 +91,7 @@ def main(program, schema_file, run, *besides):
         check('export_check', answer(['export', fits, '--check', megatron(folder), '--python', sys.executable, *as_json]))
         check('import', answer(['import', str(script), '--system', 'gb200', '--release', 'main', *as_json]))
         check('errors', answer(['predict', changed('wrong.json', tp=-1), *as_json], code=2))
-    for name, arguments in {'fields': ['fields'], 'models': ['models'], 'systems': ['systems'],
+    for name, arguments in {'fields': ['fields'], 'rules': ['rules'], 'models': ['models'], 'systems': ['systems'],
                             'model': ['models', 'deepseek-v3'], 'system': ['systems', 'h200']}.items():
         check(name, answer([*arguments, *as_json]))
     if 'plan' in besides:

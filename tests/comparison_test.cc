@@ -20,6 +20,7 @@
 #include "planner/foldwise.h"
 #include "planner/report/explanation.h"
 #include "planner/report/prediction_report.h"
+#include "planner/report/run_screen.h"
 #include "planner/report/waterfall.h"
 #include "tests/mini_mixtral.h"
 
@@ -238,7 +239,9 @@ TEST(UnreadKeys, AreSaidWithFiguresOfMfu) {
                                    .dump(),
                                "run");
   };
-  const auto text_of = [](const planner::Run& run) { return prediction_text(run, foldwise::predict(run), {}, {}); };
+  const auto text_of = [](const planner::Run& run) {
+    return run_screen({.width = 200}, run, foldwise::predict(run), {}, {}, {});
+  };
   const std::string said = "for keys that attention does not read";
 
   const planner::Run sparse = run_of("deepseek-v3.2", 131072);

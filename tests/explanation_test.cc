@@ -295,7 +295,7 @@ TEST(Explanation, HostMemoryDecidesWhereItIsShort) {
   Bytes host{};
   for (const costmodel::StageMemory& memory : miss.plan.prediction.memory) host = std::max(host, memory.host);
   EXPECT_EQ(miss.host_over, host - problem.hardware.host.memory_per_gpu);
-  EXPECT_THAT(plan_text(problem, result), testing::HasSubstr("Memory of the host decides"));
+  EXPECT_THAT(shortage_text(problem, *result.shortage), testing::HasSubstr("Memory of the host decides"));
 }
 
 // Where the batch has no place on the GPUs, is it rules that decide, and is the batch that has one named?
@@ -308,7 +308,7 @@ TEST(Explanation, RulesDecideWhereNoMemoryHelps) {
   EXPECT_TRUE(result.shortage->nearest.empty());
   ASSERT_EQ(result.shortage->ways.size(), 1U);
   EXPECT_EQ(result.shortage->ways.front().global_batch, 56);
-  EXPECT_THAT(plan_text(problem, result), testing::HasSubstr("rules refuse it"));
+  EXPECT_THAT(shortage_text(problem, *result.shortage), testing::HasSubstr("rules refuse it"));
 }
 
 // Where what the user named needs a choice that only saves time, is memory still what decides?

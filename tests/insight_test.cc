@@ -227,7 +227,7 @@ TEST(Insight, WhyNotIsTheBestWithItAndWhatItLoses) {
   EXPECT_THAT(why_not_text(problem, result, why), testing::HasSubstr("asked - first"));
   const std::string same = std::to_string(result.plans.front().options.layer.tp);
   EXPECT_THAT(why_not_text(problem, result, why_not(problem, foldwise::read_question({{"tp", {same}}}))),
-              testing::HasSubstr("That is the first plan."));
+              testing::HasSubstr("That is plan 1."));
 }
 
 // Is a question that makes no sense a mistake of the user, whatever else it asks?

@@ -8,6 +8,7 @@
 
 #include "costmodel/step/reserved_memory.h"
 #include "planner/report/error_model.h"
+#include "planner/report/explanation.h"
 #include "planner/report/insight_report.h"
 #include "planner/report/plan_report.h"
 #include "planner/report/prediction_report.h"
@@ -106,12 +107,6 @@ void add_training(const PlanAnswer& answer, nlohmann::json& plans) {
         training_cost(*answer.training, run_of(answer.answered.problem, list[i]), list[i].prediction));
 }
 
-/// Of the first plan.
-std::string training_text(const LongRun& question, const PlanProblem& problem, const Plan& best) {
-  return "\nWith the first plan. " +
-         training_cost_text(question, training_cost(question, run_of(problem, best), best.prediction));
-}
-
 }  // namespace
 
 PlanAnswer plan_answer(const PlanAsked& asked, config::Diagnostics diagnostics, const Report& progress) {
@@ -182,16 +177,49 @@ nlohmann::json plan_answer_json(const PlanAnswer& answer) {
   return json;
 }
 
-std::string plan_answer_text(const PlanAnswer& answer) {
+const Explanations& plan_explanations() {
+  static const Explanations list = {{"plans", "every plan with its throughput and all of its choices"},
+                                    {"why", "why plan 1 comes first, and what limits it"},
+                                    {"sure", "the probability that each plan is the fastest"},
+                                    {"alternatives", "what each choice of plan 1 earns"},
+                                    {"limits", "what the step is spent on, and what more hardware would give"},
+                                    {"pareto", "the plans that no other beats in both time and memory"},
+                                    {"assumptions", "what plans take as given"},
+                                    {"search", "how it was searched, and what rules rejected"}};
+  return list;
+}
+
+std::string plan_answer_text(const PlanAnswer& answer, PlanScreen how, const std::vector<std::string>& explain) {
   const auto& [problem, result, limit, tried] = answer.answered;
-  std::string text = answer.objective == "time" ? plan_text(problem, result, answer.decision)
-                                                : answer_text(answer.answered, answer.objective, answer.decision);
-  if (answer.insight) text += '\n' + insight_text(result.plans.front().prediction, *answer.insight);
-  for (const WhyNot& why : answer.why_not) text += '\n' + why_not_text(problem, result, why);
-  if (answer.training && !result.plans.empty()) text += training_text(*answer.training, problem, result.plans.front());
+  const Screen& screen = how.screen;
+  how.about = objective_text(answer.answered, answer.objective);
+  std::string text = plan_screen(problem, result, answer.decision, answer.insight, built_in_errors(), how);
+  const auto add = [&](const std::string& name, const auto& section) {
+    if (!is_asked(explain, name)) return;
+    if (const std::string words = section(); !words.empty()) text += '\n' + words;
+  };
+  if (!result.plans.empty()) {
+    add("plans", [&] { return "All plans\n" + plan_table(screen, problem, result, result.plans); });
+    add("why", [&] { return why_text(screen, problem, result); });
+    add("sure", [&] { return answer.decision ? decision_text(*answer.decision) : ""; });
+    add("alternatives", [&] { return alternatives_text(problem, result, screen); });
+    add("limits",
+        [&] { return answer.insight ? insight_text(result.plans.front().prediction, *answer.insight, screen) : ""; });
+    add("pareto", [&] { return pareto_text(screen, problem, result); });
+    add("assumptions", [&] { return assumptions_text(screen, problem, result); });
+  }
+  add("search", [&] { return search_text(screen, answer.answered); });
+  if (answer.decision && answer.decision->suggestions) text += '\n' + suggestions_text(*answer.decision);
+  for (const WhyNot& why : answer.why_not) text += '\n' + why_not_text(problem, result, why, screen);
+  if (answer.training && !result.plans.empty()) {
+    const Plan& best = result.plans.front();
+    text +=
+        "\nWith plan 1. " +
+        training_cost_text(*answer.training, training_cost(*answer.training, run_of(problem, best), best.prediction));
+  }
   if (!answer.from.empty())
-    text += fmt::format("\n{} against the first plan\n{}", answer.from.front().run.file,
-                        comparison_text(answer.from, built_in_errors()));
+    text += fmt::format("\n{} against plan 1\n{}", answer.from.front().run.file,
+                        comparison_text(answer.from, built_in_errors(), screen, explain));
   return text;
 }
 

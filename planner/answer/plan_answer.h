@@ -9,6 +9,7 @@
 #include "planner/foldwise.h"
 #include "planner/report/comparison.h"
 #include "planner/report/decision.h"
+#include "planner/report/plan_screen.h"
 #include "planner/search/objective.h"
 #include "planner/search/sensitivity.h"
 
@@ -43,6 +44,10 @@ struct PlanAnswer {
 [[nodiscard]] PlanAnswer plan_answer(const PlanAsked& asked, config::Diagnostics diagnostics = {},
                                      const Report& progress = {});
 [[nodiscard]] nlohmann::json plan_answer_json(const PlanAnswer& answer);
-[[nodiscard]] std::string plan_answer_text(const PlanAnswer& answer);
+
+[[nodiscard]] const Explanations& plan_explanations();
+/// The screen, then the sections that `explain` names ("all": every one), then what was asked besides.
+[[nodiscard]] std::string plan_answer_text(const PlanAnswer& answer, PlanScreen how,
+                                           const std::vector<std::string>& explain = {});
 
 }  // namespace foldwise::planner

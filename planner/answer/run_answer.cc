@@ -1,5 +1,7 @@
 #include "planner/answer/run_answer.h"
 
+#include <fmt/format.h>
+
 #include <utility>
 
 #include "costmodel/step/reserved_memory.h"
@@ -9,6 +11,7 @@
 #include "planner/report/error_model.h"
 #include "planner/report/fitting_report.h"
 #include "planner/report/insight_report.h"
+#include "planner/report/run_screen.h"
 
 namespace foldwise::planner {
 namespace {
@@ -60,12 +63,35 @@ nlohmann::json run_answer_json(const Run& run, const RunAnswer& answer) {
   return result;
 }
 
-std::string run_answer_text(const Run& run, const RunAnswer& answer) {
-  return prediction_text(run, answer.prediction, answer.interval, answer.provenance, answer.imbalance) +
-         beyond_fit_text(answer.beyond_fit) + '\n' + insight_text(answer.prediction, answer.insight) +
-         (answer.communication.entries.empty() ? "" : '\n' + communication_text(answer.communication)) +
-         (answer.training ? '\n' + training_cost_text(*answer.question, *answer.training) : "") +
-         (answer.fitting ? '\n' + fitting_text(*answer.fitting) : "");
+const Explanations& run_explanations() {
+  static const Explanations list = {{"memory", "memory by pipeline stage, what torch reserves, uneven routing"},
+                                    {"time", "the step by pipeline stage and by op"},
+                                    {"sure", "how far the step may be off"},
+                                    {"limits", "what the step is spent on, and what more hardware would give"},
+                                    {"communication", "bytes and seconds by collective, and the busiest links"},
+                                    {"assumptions", "what the run file leaves open, and what the numbers rest on"}};
+  return list;
+}
+
+std::string run_answer_text(const Run& run, const RunAnswer& answer, const Screen& screen,
+                            const std::vector<std::string>& explain) {
+  std::string text = run_screen(screen, run, answer.prediction, answer.interval, answer.imbalance, answer.insight);
+  if (answer.fitting) text += fitting_text(*answer.fitting, screen);
+  if (!run.assumed.empty() && !is_asked(explain, "assumptions"))
+    text += one_line_of(screen, "Assumed", {fmt::format("{} values: --explain assumptions", run.assumed.size())});
+  const auto add = [&](const std::string& name, const std::string& section) {
+    if (is_asked(explain, name) && !section.empty()) text += '\n' + section;
+  };
+  if (!explain.empty()) {
+    add("memory", memory_text(run, answer.prediction, answer.imbalance));
+    add("time", time_text(run, answer.prediction));
+    add("sure", interval_text(screen, answer.interval));
+    add("limits", insight_text(answer.prediction, answer.insight, screen));
+    if (!answer.communication.entries.empty()) add("communication", communication_text(answer.communication));
+    add("assumptions", assumptions_text(screen, run, answer.provenance) + beyond_fit_text(answer.beyond_fit));
+  }
+  if (answer.training) text += '\n' + training_cost_text(*answer.question, *answer.training);
+  return text;
 }
 
 std::vector<ComparedRun> predict_all(const std::vector<std::function<Run()>>& readers) {

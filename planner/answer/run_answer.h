@@ -33,7 +33,11 @@ struct RunAnswer {
 /// `step` is compose(run).
 [[nodiscard]] RunAnswer run_answer(const Run& run, const Step& step, const std::optional<LongRun>& question = {});
 [[nodiscard]] nlohmann::json run_answer_json(const Run& run, const RunAnswer& answer);
-[[nodiscard]] std::string run_answer_text(const Run& run, const RunAnswer& answer);
+/// What `--explain` may name, and what it then shows.
+[[nodiscard]] const Explanations& run_explanations();
+/// The screen, then the sections that `explain` names ("all": every one).
+[[nodiscard]] std::string run_answer_text(const Run& run, const RunAnswer& answer, const Screen& screen,
+                                          const std::vector<std::string>& explain = {});
 
 /// What `compare` compares. Every run is read before it gives up: throws ConfigError with the mistakes of all of them.
 [[nodiscard]] std::vector<ComparedRun> predict_all(const std::vector<std::function<Run()>>& readers);

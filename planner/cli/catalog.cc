@@ -19,7 +19,7 @@
 #include "planner/cli/outputs.h"
 #include "planner/models/models.h"
 #include "planner/report/facts.h"
-#include "planner/report/table.h"
+#include "planner/report/screen.h"
 #include "planner/run/near_names.h"
 
 // `models` and `systems`: what is built in, and every fact with its source.

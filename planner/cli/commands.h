@@ -3,6 +3,7 @@
 #include <functional>
 #include <nlohmann/json.hpp>
 #include <string>
+#include <vector>
 
 #include "costmodel/config/diagnostics.h"
 #include "planner/answer/version.h"
@@ -30,8 +31,15 @@ void add_import(CLI::App& app, Command& chosen);
 void add_models(CLI::App& app, Command& chosen);
 void add_systems(CLI::App& app, Command& chosen);
 void add_fields(CLI::App& app, Command& chosen);
+void add_rules(CLI::App& app, Command& chosen);
 
 void add_shell(CLI::App& app, Command& chosen);  ///< `completion` and `man`, of all that `app` has when they run.
+
+/// What the options of a command are about: groups of its help, of the manual and of completions.
+inline constexpr const char *kQuestion = "Question", *kSearch = "Search", *kOutput = "Output", *kCost = "Cost";
+
+/// The values that an option takes, where they are a closed set.
+[[nodiscard]] std::vector<std::string> values_in_help(const CLI::Option& option);
 
 /// Adds `--format text|json`, which sets `json`.
 void add_format(CLI::App& command, std::string& format);
@@ -48,6 +56,9 @@ struct StdoutClosed {};
 
 /// Adds `--release`, which sets `release` to the name of one.
 void add_release(CLI::App& command, std::string& release, const std::string& otherwise = "the newest with a number");
+
+/// Of all rules.
+[[nodiscard]] std::vector<std::string> rule_names();
 
 /// Results go to stdout, whole; JSON is an object. Throws ConfigError if they cannot be written, or StdoutClosed.
 void print_result(const std::string& text);

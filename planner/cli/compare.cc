@@ -7,6 +7,7 @@
 #include "planner/answer/run_answer.h"
 #include "planner/cli/commands.h"
 #include "planner/cli/html.h"
+#include "planner/cli/terminal.h"
 #include "planner/foldwise.h"
 #include "planner/report/comparison.h"
 
@@ -17,6 +18,7 @@ struct CompareOptions {
   std::vector<std::string> files;
   std::string release;
   std::string html;  ///< Path; empty: not asked for.
+  std::vector<std::string> explain;
   std::string format = "text";
 };
 
@@ -42,8 +44,9 @@ int compare(const CompareOptions& options) {
   const planner::ErrorModel& errors = planner::built_in_errors();
   print_and_write(
       [&] {
-        options.format == "json" ? print_result(planner::comparison_json(runs, errors))
-                                 : print_result(planner::comparison_text(runs, errors));
+        options.format == "json"
+            ? print_result(planner::comparison_json(runs, errors))
+            : print_result(planner::comparison_text(runs, errors, screen_of_stdout(), options.explain));
       },
       [&] {
         if (!options.html.empty())
@@ -59,6 +62,7 @@ void add_compare(CLI::App& app, Command& chosen) {
   CLI::App* command = app.add_subcommand("compare", "Put runs side by side and explain the difference");
   command->add_option("runs", options->files, "Run files (JSON)")->required()->expected(2, 1000);
   add_release(*command, options->release, "each run file's");
+  add_explain(*command, options->explain, planner::comparison_explanations());
   add_html(*command, options->html);
   add_format(*command, options->format);
   command->callback([options, &chosen] { chosen = [options] { return compare(*options); }; });

@@ -62,7 +62,6 @@ void add_export(CLI::App& app, Command& chosen) {
   command->add_option("--python", options->python, "Of --check: the Python that has its libraries")
       ->capture_default_str();
   add_format(*command, options->format);
-  command->footer("Example: foldwise export run.json --to slurm > job.sbatch");
   command->callback([options, &chosen] { chosen = [options] { return export_run(*options); }; });
 }
 

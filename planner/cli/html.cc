@@ -24,7 +24,7 @@ using nlohmann::json;
 constexpr std::size_t kMostTasks = 2500;  ///< Of a schedule in a page: 1 MB of SVG.
 constexpr std::size_t kMostSystems = 4;   ///< Whose facts stand in a page: 0.1 MB each.
 
-std::string& command_line() {
+std::string& remembered() {
   static std::string line;
   return line;
 }
@@ -54,8 +54,10 @@ json systems_json(const json& answer) {
 void remember_command(int argc, const char* const* argv) {
   std::string line = "foldwise";
   for (int i = 1; i < argc; ++i) line += ' ' + planner::shell_word(argv[i]);
-  command_line() = line;
+  remembered() = line;
 }
+
+const std::string& command_line() { return remembered(); }
 
 void add_html(CLI::App& command, std::string& path) {
   add_output_file(command, "--html", path, "Write the answer as one page for a browser: tables, charts, sources");

@@ -12,8 +12,9 @@
 // --html: an answer as a page (planner/report/html.h).
 namespace foldwise::cli {
 
-/// What main() was called with, for the pages to name.
+/// What main() was called with, for answers to name.
 void remember_command(int argc, const char* const* argv);
+[[nodiscard]] const std::string& command_line();
 
 /// Adds `--html FILE`, which sets `path`; empty: not asked for.
 void add_html(CLI::App& command, std::string& path);

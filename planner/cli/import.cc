@@ -2,7 +2,6 @@
 
 #include <fmt/format.h>
 
-#include <cstdio>
 #include <filesystem>
 #include <memory>
 #include <string>
@@ -11,6 +10,8 @@
 #include "costmodel/config/input_file.h"
 #include "planner/cli/commands.h"
 #include "planner/launch/import.h"
+#include "planner/report/screen.h"
+#include "planner/run/names.h"
 
 namespace foldwise::cli {
 namespace {
@@ -40,18 +41,35 @@ planner::ImportRequest request_of(const ImportOptions& options) {
   return request;
 }
 
-/// What the run file does not show, on stderr.
+/// What was read, then what was not, in groups: on stderr, beside the run file.
 void print_notes(const planner::Imported& imported) {
-  const auto list = [](const char* what, const std::vector<planner::Argument>& arguments) {
-    for (const planner::Argument& argument : arguments)
-      print_note(fmt::format("{}{} {}", argument.line > 0 ? fmt::format("line {}: ", argument.line) : "", argument.flag,
-                             what));
+  const planner::Screen screen;
+  const auto line = [&](const char* name, const std::vector<std::string>& pieces) {
+    std::string text = planner::line_of(screen, name, pieces);
+    text.pop_back();
+    print_note(text);
   };
-  list("is no argument of Megatron's", imported.unknown);
-  list("changes nothing that is modelled", imported.unused);
-  for (const std::string& note : imported.notes) print_note(note);
-  for (const std::string& iteration : imported.left_out) print_note("not measured: " + iteration);
-  for (const planner::Rejection& rejection : imported.refused) print_note("is refused: " + rejection.text());
+  const planner::Run& run = imported.run;
+  const costmodel::Layout l = run.options.layout();
+  line("Read",
+       {fmt::format("{} on {} x {},", run.model_name, run.num_gpus, run.system_name),
+        fmt::format("seq {}, batch {}, {}:", run.options.layer.seq_len, run.options.pipeline.global_batch,
+                    planner::name_of(run.options.layer.precision)),
+        fmt::format("TP {} CP {} PP {} VPP {} DP {} EP {} ETP {}", l.tp, l.cp, l.pp, l.vpp, l.dp, l.ep, l.etp)});
+  if (imported.steady > 0) line("Measured", {fmt::format("{} steady iterations", imported.steady)});
+  for (const std::string& note : imported.notes) line("Note", {note});
+  const auto list = [&](const char* name, const std::vector<planner::Argument>& arguments, const char* what) {
+    if (arguments.empty()) return;
+    std::vector<std::string> pieces;
+    for (const planner::Argument& argument : arguments)
+      pieces.push_back(argument.line > 0 ? fmt::format("{} (line {})", argument.flag, argument.line) : argument.flag);
+    pieces.emplace_back(what);
+    line(name, pieces);
+  };
+  list("Unused", imported.unused, "change nothing that is modelled");
+  list("Unknown", imported.unknown, "are no arguments of Megatron's");
+  for (const std::string& iteration : imported.left_out) line("Left out", {iteration});
+  for (const planner::Rejection& rejection : imported.refused) line("Refused", {rejection.text()});
 }
 
 int import_file(const ImportOptions& options) {
@@ -93,7 +111,6 @@ void add_import(CLI::App& app, Command& chosen) {
   command->add_option("arguments", options->arguments, "Behind --: what the script is given")->type_name("ARG");
   add_release(*command, options->release, "the newest that knows every flag");
   add_format(*command, options->format);
-  command->footer("Example: foldwise import launch.sh --system h100-sxm-80gb > run.json");
   command->callback([options, &chosen] { chosen = [options] { return import_file(*options); }; });
 }
 

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <exception>
 #include <map>
+#include <memory>
 #include <new>
 #include <optional>
 #include <sstream>
@@ -17,6 +18,7 @@
 #include "planner/cli/commands.h"
 #include "planner/cli/html.h"
 #include "planner/cli/outputs.h"
+#include "planner/cli/terminal.h"
 
 namespace foldwise::cli {
 namespace {
@@ -31,26 +33,77 @@ bool wants_json(int argc, char** argv) {
   return false;
 }
 
-/// The end of each command's help.
-const std::map<std::string, std::string> examples = {
-    {"plan",
-     "foldwise plan --model qwen3-235b-a22b --system h100 --gpus 256 --precision bf16 --set cp=1 --html plan.html"},
-    {"predict", "foldwise predict docs/examples/deepseek-v3-gb200.json --tokens 14.8T --price 2.35"},
-    {"sweep", "foldwise sweep run.json --set num_gpus=256,512,1024 --set ep=8,32,64 --out rows.csv --svg rows.svg"},
-    {"compare", "foldwise compare a.json b.json --html compare.html"},
-    {"diagnose", "foldwise diagnose run.json --trace rank0.json.gz --trace rank1.json.gz"},
-    {"validate", "foldwise validate hwprofiles/data/runs/h200x4_runs.json --format json"},
-    {"calibrate", "foldwise calibrate --device cuda --out my-gpus"},
-    {"models", "foldwise models deepseek-v3"},
-    {"systems", "foldwise systems gb200-nvl72"},
-    {"fields", "foldwise fields --format json"},
-    {"completion", "foldwise completion bash > ~/.local/share/bash-completion/completions/foldwise"},
-    {"man", "foldwise man > foldwise.1 && man ./foldwise.1"}};
+struct Shown {
+  const char* group;  ///< In the list of commands.
+  std::vector<std::string> examples;
+};
 
-void add_examples(CLI::App& app) {
-  for (CLI::App* command : app.get_subcommands([](const CLI::App*) { return true; }))
-    if (const auto example = examples.find(command->get_name()); example != examples.end())
-      command->footer("Example: " + example->second);
+/// What is said of each command besides its options.
+const std::map<std::string, Shown> shown = {
+    {"plan",
+     {"Ask",
+      {"plan --model qwen3-235b-a22b --system h100 --gpus 256 --global-batch 1024 --out plans",
+       "plan --from train.log --explain alternatives", "plan --gpus 256 --why-not tp=4,pp=8"}}},
+    {"predict",
+     {"Ask",
+      {"predict docs/examples/deepseek-v3-gb200.json --explain memory",
+       "predict docs/examples/deepseek-v3-gb200.json --tokens 14.8T --price 2.35"}}},
+    {"compare", {"Ask", {"compare a.json b.json --explain ops"}}},
+    {"sweep", {"Ask", {"sweep run.json --set num_gpus=256,512,1024 --set ep=8,32,64 --out rows.csv --svg rows.svg"}}},
+    {"export",
+     {"Run", {"export run.json --to slurm > job.sbatch", "export run.json --to torchrun --trial > trial.sh"}}},
+    {"import", {"Run", {"import launch.sh --system h100-sxm-80gb > run.json"}}},
+    {"diagnose", {"Run", {"diagnose run.json --trace rank0.json.gz --trace rank1.json.gz"}}},
+    {"validate", {"Trust", {"validate hwprofiles/data/runs/h200x4_runs.json", "validate records.jsonl"}}},
+    {"calibrate", {"Trust", {"calibrate --device cuda --out my-gpus", "calibrate --runs mine.json --out my-site"}}},
+    {"models", {"Look up", {"models deepseek-v3"}}},
+    {"systems", {"Look up", {"systems gb200-nvl72"}}},
+    {"fields", {"Look up", {"fields --format json"}}},
+    {"rules", {"Look up", {"rules epov.cg_impl"}}},
+    {"completion", {"Shell", {"completion bash > ~/.local/share/bash-completion/completions/foldwise"}}},
+    {"man", {"Shell", {"man > foldwise.1 && man ./foldwise.1"}}}};
+
+/// Help of 80 columns.
+class NarrowHelp : public CLI::Formatter {
+ public:
+  NarrowHelp() { column_width(kNames); }
+  std::string make_option_desc(const CLI::Option* option) const override {
+    return planner::wrapped(CLI::Formatter::make_option_desc(option), planner::kNarrow - kNames, 0);
+  }
+  /// A long list of values stands in a line of its own.
+  std::string make_option(const CLI::Option* option, bool is_positional) const override {
+    const std::string names = make_option_name(option, is_positional) + make_option_opts(option);
+    const std::string room(kNames, ' ');
+    std::string text = "  " + planner::wrapped(names, planner::kNarrow - 2, 6);
+    std::string words = make_option_desc(option);
+    for (std::size_t at = words.find('\n'); at != std::string::npos; at = words.find('\n', at + 1))
+      words.insert(at + 1, room);
+    const std::size_t last = text.size() - (text.rfind('\n') == std::string::npos ? 0 : text.rfind('\n') + 1);
+    text += last + 1 < kNames ? std::string(kNames - last, ' ') : '\n' + room;
+    return text + words + '\n';
+  }
+
+ private:
+  static constexpr std::size_t kNames = 26;
+};
+
+/// Examples and groups of commands; -h beside what else is about the output.
+void add_help(CLI::App& app) {
+  app.formatter(std::make_shared<NarrowHelp>());
+  for (CLI::App* command : app.get_subcommands([](const CLI::App*) { return true; })) {
+    command->formatter(app.get_formatter());
+    for (CLI::Option* option : command->get_options())
+      if (option->get_group() == "Options") option->group(kQuestion);
+    command->set_help_flag();
+    command->set_help_flag("-h,--help", "Print this help and exit")->group(kOutput);
+    const auto found = shown.find(command->get_name());
+    if (found == shown.end()) continue;
+    command->group(found->second.group);
+    std::string footer = found->second.examples.size() > 1 ? "Examples:" : "Example:";
+    for (const std::string& example : found->second.examples)
+      footer += (found->second.examples.size() > 1 ? "\n  foldwise " : " foldwise ") + example;
+    command->footer(footer);
+  }
 }
 
 bool is_utf8(const std::string& text) {
@@ -107,7 +160,9 @@ std::optional<std::string> parse(CLI::App& app, int argc, char** argv) {
     if (!is_utf8(argv[i])) throw config::ConfigError({{{"command line", 0, argv[i]}, "expected UTF-8"}});
   check_names(app, argc, argv);
   try {
-    app.parse(argc, argv);
+    std::vector<std::string> words = with_explained(app, argc, argv);
+    std::reverse(words.begin(), words.end());  // CLI11 takes them from the back.
+    app.parse(words);
     check_numbers(app);
     return std::nullopt;
   } catch (const CLI::ParseError& error) {
@@ -136,8 +191,9 @@ int run(int argc, char** argv) {
   add_models(app, chosen);
   add_systems(app, chosen);
   add_fields(app, chosen);
+  add_rules(app, chosen);
   add_shell(app, chosen);
-  add_examples(app);
+  add_help(app);
   app.require_subcommand(1);
   app.set_version_flag("--version", version());
   app.footer("Exit codes: 0 done, 1 a bug of foldwise, 2 bad input, 3 nothing fits.");

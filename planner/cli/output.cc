@@ -29,7 +29,8 @@ std::function<std::string(std::string)> counts(bool binary) {
 void add_format(CLI::App& command, std::string& format) {
   command.add_option("--format", format, "Form of the result and of errors")
       ->check(CLI::IsMember({"text", "json"}))
-      ->capture_default_str();
+      ->capture_default_str()
+      ->group(kOutput);
 }
 
 void add_release(CLI::App& command, std::string& release, const std::string& otherwise) {
@@ -41,7 +42,8 @@ void add_release(CLI::App& command, std::string& release, const std::string& oth
         const planner::Release* found = planner::find_release(text);
         if (found == nullptr) throw CLI::ValidationError(planner::mistake_in_release(text));
         return found->name;
-      });
+      })
+      ->group(kQuestion);
 }
 
 void print_result(const std::string& text) {
@@ -70,9 +72,27 @@ void print_and_write(const std::function<void()>& print, const std::function<voi
 
 void print_note(const std::string& text) { static_cast<void>(std::fputs((text + '\n').c_str(), stderr)); }
 
+namespace {
+
+/// The first rule that a text names, before a colon; empty: none.
+std::string first_rule_in(const std::string& text) {
+  std::string first;
+  std::size_t at = std::string::npos;
+  for (const std::string& name : rule_names())
+    if (const std::size_t here = text.find(name + ": "); here < at) {
+      at = here;
+      first = name;
+    }
+  return first;
+}
+
+}  // namespace
+
 void print_errors(const config::ConfigError& error, bool as_json) {
   if (!as_json) {
     print_note(error.what());
+    if (const std::string rule = first_rule_in(error.what()); !rule.empty())
+      print_note(fmt::format("foldwise rules {} says what that demands", rule));
     return;
   }
   nlohmann::json list = nlohmann::json::array();

@@ -90,11 +90,11 @@ bool is_stdout(const std::string& path) {
 }  // namespace
 
 CLI::Option* add_output_file(CLI::App& command, const std::string& name, std::string& path, const std::string& what) {
-  return command.add_option(name, path, what)->type_name(kFile);
+  return command.add_option(name, path, what)->type_name(kFile)->group(kOutput);
 }
 
 CLI::Option* add_output_folder(CLI::App& command, const std::string& name, std::string& path, const std::string& what) {
-  return command.add_option(name, path, what)->type_name(kFolder);
+  return command.add_option(name, path, what)->type_name(kFolder)->group(kOutput);
 }
 
 void check_outputs(const CLI::App& command) {

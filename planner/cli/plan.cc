@@ -1,11 +1,8 @@
 #include <fmt/format.h>
-#include <unistd.h>
 
 #include <algorithm>
-#include <chrono>
 #include <csignal>
 #include <cstddef>
-#include <cstdio>
 #include <filesystem>
 #include <functional>
 #include <map>
@@ -24,6 +21,7 @@
 #include "planner/cli/import.h"
 #include "planner/cli/outputs.h"
 #include "planner/cli/plan_arguments.h"
+#include "planner/cli/terminal.h"
 #include "planner/foldwise.h"
 #include "planner/launch/arguments.h"
 #include "planner/launch/export.h"
@@ -41,6 +39,8 @@ struct PlanOptions {
   std::vector<std::string> why_not;  ///< "tp=4,pp=8": a question each.
   std::vector<std::string> measured;
   std::string from, out, html;  ///< Paths; empty: not given.
+  std::vector<std::string> explain;
+  bool verbose = false;
   std::string format = "text";
   bool log_search = false;
 };
@@ -66,17 +66,47 @@ volatile std::sig_atomic_t interrupted = 0;
 
 void (*end_program)(int) = SIG_DFL;  ///< What Ctrl-C did before.
 
+const char* name_of(planner::Work work) {
+  switch (work) {
+    case planner::Work::kSearch:
+      return "searching";
+    case planner::Work::kAlternatives:
+      return "what each choice earns";
+    case planner::Work::kHosts:
+      return "on slower hosts";
+    case planner::Work::kStates:
+      return "other optimizer states";
+    case planner::Work::kUnproven:
+      return "faster, never run together";
+    case planner::Work::kList:
+      break;
+  }
+  return "more plans";
+}
+
 /// Ctrl-C ends the search with what it has, a second one the program.
-std::function<bool(const planner::Progress&)> progress_line() {
+std::function<bool(const planner::Progress&)> progress_in(ProgressLines& lines) {
   end_program = std::signal(SIGINT, [](int) {
     interrupted = 1;
     std::signal(SIGINT, end_program);
   });
-  const bool terminal = isatty(STDERR_FILENO) != 0;  // Nothing in a file or a pipe.
-  return [terminal, start = std::chrono::steady_clock::now()](const planner::Progress& progress) {
-    if (terminal && std::chrono::steady_clock::now() - start > std::chrono::seconds(2))
-      fmt::print(stderr, "\r{:3.0f} % of the effort: best so far {:.4g} s, none below {:.4g} s  ",
-                 100.0 * std::min(1.0, progress.effort), progress.best.to<double>(), progress.least.to<double>());
+  return [&lines, shown = false](const planner::Progress& now) mutable {
+    const bool is_first = now.first != nullptr && !shown;
+    if (!lines.is_due(is_first)) return interrupted == 0;
+    std::vector<std::string> drawn;
+    if (now.first != nullptr) {
+      const planner::Plan& plan = *now.first;
+      const costmodel::Layout l = plan.options.layout();
+      drawn.push_back(fmt::format("First plan  {} s a step: TP {} CP {} PP {} VPP {} DP {} EP {}, micro-batch {}",
+                                  planner::seconds_text(plan.prediction.step_time.to<double>()), l.tp, l.cp, l.pp,
+                                  l.vpp, l.dp, l.ep, plan.options.layer.micro_batch));
+      shown = true;
+    }
+    std::string best;
+    if (now.first == nullptr && now.best > Seconds{})
+      best = fmt::format(", best so far {} s", planner::seconds_text(now.best.to<double>()));
+    drawn.push_back(fmt::format("{}  {}{}", share_bar(now.share), name_of(now.work), best));
+    lines.draw(drawn);
     return interrupted == 0;
   };
 }
@@ -159,7 +189,36 @@ std::vector<planner::Picture> pictures_of(const planner::Answered& answered) {
   return {schedule_picture(run, foldwise::compose(run), first.prediction)};
 }
 
-int plan(const PlanOptions& options, bool system_given) {
+/// What the answer rests on that the command line does not say.
+std::vector<std::string> defaults_of(const CLI::App& command, const planner::PlanProblem& problem) {
+  std::vector<std::string> list;
+  const auto add = [&](const char* option, const std::string& text) {
+    if (command.count(option) == 0) list.push_back(text);
+  };
+  add("--headroom", fmt::format("{:g} % of memory free", 100.0 * problem.headroom));
+  if (command.count("--from") > 0) return list;
+  add("--model", problem.model_name);
+  add("--system", problem.system_name);
+  add("--gpus", fmt::format("{} GPUs", problem.num_gpus));
+  add("--global-batch", fmt::format("batch {}", problem.stated.at("global_batch").get<std::int64_t>()));
+  add("--seq-len", fmt::format("seq {}", problem.stated.at("seq_len").get<std::int64_t>()));
+  add("--precision", problem.space.find("precision")->values.front().get<std::string>());
+  if (problem.release != nullptr) add("--release", "Megatron-Core " + problem.release->text());
+  if (problem.model.has_moe()) list.emplace_back("balanced routing");
+  return list;
+}
+
+/// What to do with plan 1: commands to be copied.
+std::vector<std::string> next_of(const PlanOptions& options, const planner::PlanAnswer& answer) {
+  if (answer.answered.result.plans.empty()) return {};
+  const std::string folder = options.out.empty() ? "plans" : options.out;
+  std::vector<std::string> list;
+  if (options.out.empty()) list.push_back(command_line() + " --out " + folder);
+  list.push_back(fmt::format("foldwise export {}/plan-1.json --to torchrun --trial > trial.sh", folder));
+  return list;
+}
+
+int plan(const PlanOptions& options, const CLI::App& command) {
   config::Diagnostics diagnostics;
   planner::PlanAsked asked = options.asked;
   for (auto& [key, values] : read_sets("--set", options.sets, diagnostics))
@@ -169,7 +228,7 @@ int plan(const PlanOptions& options, bool system_given) {
   asked.decision.measured = read_runs(options.measured, diagnostics);
   if (!options.from.empty()) {
     try {
-      asked.from = run_from(options.from, system_given ? asked.system : "");
+      asked.from = run_from(options.from, command.count("--system") > 0 ? asked.system : "");
     } catch (const config::ConfigError& error) {
       diagnostics.add(error);
       diagnostics.throw_if_any();
@@ -177,11 +236,24 @@ int plan(const PlanOptions& options, bool system_given) {
   }
   std::optional<OwnFolder> folder;
   if (!options.out.empty()) folder.emplace(options.out);
-  const planner::PlanAnswer answer = planner::plan_answer(asked, diagnostics, progress_line());
+  ProgressLines lines;
+  const planner::PlanAnswer answer = planner::plan_answer(asked, diagnostics, progress_in(lines));
+  lines.erase();
   const bool has_page = !options.html.empty() || folder, in_json = options.format == "json";
   const nlohmann::json whole = has_page || in_json ? planner::plan_answer_json(answer) : nlohmann::json();
   const std::string page = has_page ? page_text("plan", whole, pictures_of(answer.answered)) : "";
-  print_and_write([&] { in_json ? print_result(whole) : print_result(planner::plan_answer_text(answer)); },
+  const auto text = [&] {
+    std::vector<std::string> explain = options.explain;
+    if (options.verbose) explain.emplace_back("search");
+    return planner::plan_answer_text(answer,
+                                     {.screen = screen_of_stdout(),
+                                      .about = "",
+                                      .defaults = defaults_of(command, answer.answered.problem),
+                                      .next = next_of(options, answer),
+                                      .most_lines = command.count("--top") > 0 ? 0 : planner::PlanScreen{}.most_lines},
+                                     explain);
+  };
+  print_and_write([&] { in_json ? print_result(whole) : print_result(text()); },
                   [&] {
                     if (folder) {
                       Files files = files_of(options.out, answer);
@@ -200,47 +272,45 @@ void add_plan(CLI::App& app, Command& chosen) {
   auto options = std::make_shared<PlanOptions>();
   CLI::App* command = app.add_subcommand("plan", "Find the fastest layout that fits");
   add_plan_arguments(*command, options->asked);
-  command->add_option("--set", options->sets,
-                      "Values that a field may have: tp=1,2,4; any field of a run file. Of the "
-                      "model one value: mtp=0, model_overrides.num_hidden_layers=12");
-  command->add_option("--why-not", options->why_not,
-                      "Why a layout is no plan: tp=4,pp=8; the rule, the memory that it lacks, or what it loses");
-  command
-      ->add_option("--objective", options->asked.objective,
-                   "Fastest; least memory within a step time; fewest GPUs within a step time")
+  const auto add = [&](const char* name, auto& value, const char* what, const char* group) {
+    return command->add_option(name, value, what)->group(group);
+  };
+  add("--set", options->sets,
+      "Values that a field may have: tp=1,2,4; any field of a run file. Of the model one value: mtp=0, "
+      "model_overrides.num_hidden_layers=12",
+      kQuestion);
+  add("--from", options->from,
+      "A run whose question is asked: its model, system, GPUs, batch and numerics; a run file, or what import reads",
+      kQuestion)
+      ->check(readable_file());
+  add("--why-not", options->why_not,
+      "Why a layout is no plan: tp=4,pp=8; the rule, the memory that it lacks, or what it loses", kQuestion);
+  add("--objective", options->asked.objective,
+      "Fastest; least memory within a step time; fewest GPUs within a step time", kQuestion)
       ->check(CLI::IsMember({"time", "memory", "gpus"}))
       ->capture_default_str();
-  command->add_option("--max-step-time", options->asked.max_step_time, "Seconds that a step may take");
-  command
-      ->add_option("--slack", options->asked.slack_pct,
-                   "Percent that the plan of least memory may be slower than the fastest")
+  add("--max-step-time", options->asked.max_step_time, "Seconds that a step may take", kQuestion);
+  add("--slack", options->asked.slack_pct, "Percent that the plan of least memory may be slower than the fastest",
+      kQuestion)
       ->default_str(fmt::format("{:g}", planner::kSlackPct));
-  command
-      ->add_option("--suggest", options->asked.decision.suggest,
-                   "Runs to name that tell most about which plan is the fastest, before one decides")
+  add("--suggest", options->asked.decision.suggest,
+      "Runs to name that tell most about which plan is the fastest, before one decides", kSearch)
       ->capture_default_str();
-  command->add_option("--suggest-gpus", options->asked.decision.suggest_gpus,
-                      "Most GPUs of such a run; default: as many as the plans have");
-  command
-      ->add_option("--measured", options->measured,
-                   "Run files of this system with measured steps: what is said of how sure the order is knows them")
+  add("--suggest-gpus", options->asked.decision.suggest_gpus,
+      "Most GPUs of such a run; default: as many as the plans have", kSearch);
+  add("--measured", options->measured,
+      "Run files of this system with measured steps: what is said of how sure the order is knows them", kSearch)
       ->check(readable_file());
-  add_cost_arguments(*command, options->asked.cost);
-  command
-      ->add_option("--from", options->from,
-                   "A run whose question is asked: its model, system, GPUs, batch and numerics; a run file, or what "
-                   "import reads")
-      ->check(readable_file());
+  add_explain(*command, options->explain, planner::plan_explanations());
+  command->add_flag("-v,--verbose", options->verbose, "The same as --explain search")->group(kOutput);
   add_output_folder(*command, "--out", options->out,
                     "Directory for run file, arguments and Slurm job of each plan, and the page of --html");
   add_html(*command, options->html);
   add_format(*command, options->format);
+  add_cost_arguments(*command, options->asked.cost);
   command->add_flag("--log-search", options->log_search,
                     "Print what each strategy of the search did, on stderr: moves, effort, gains (docs/search.md)");
-  const CLI::Option* system = command->get_option("--system");
-  command->callback([options, system, &chosen] {
-    chosen = [options, system_given = system->count() > 0] { return plan(*options, system_given); };
-  });
+  command->callback([options, command, &chosen] { chosen = [options, command] { return plan(*options, *command); }; });
 }
 
 }  // namespace foldwise::cli

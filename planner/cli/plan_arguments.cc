@@ -9,56 +9,68 @@
 
 namespace foldwise::cli {
 
-void add_plan_arguments(CLI::App& command, PlanArguments& arguments) {
-  command.add_option("--model", arguments.model, "Built-in model or Hugging Face config.json")->capture_default_str();
-  command.add_option("--system", arguments.system, "Built-in system or profile")->capture_default_str();
-  command.add_option("--gpus", arguments.gpus, "GPUs of the job")->transform(counts())->capture_default_str();
-  command.add_option("--seq-len", arguments.seq_len, "Tokens of a sequence: 4096, 4k, 128K")
+namespace {
+
+std::string without_percent(std::string text) {
+  if (!text.empty() && text.back() == '%') text.pop_back();
+  return text;
+}
+
+void add_question(CLI::App& command, PlanArguments& arguments) {
+  const auto add = [&](const char* name, auto& value, const std::string& what) {
+    return command.add_option(name, value, what)->group(kQuestion);
+  };
+  add("--model", arguments.model, "Built-in model or Hugging Face config.json")->capture_default_str();
+  add("--system", arguments.system, "Built-in system or profile")->capture_default_str();
+  add("--gpus", arguments.gpus, "GPUs of the job")->transform(counts())->capture_default_str();
+  add("--seq-len", arguments.seq_len, "Tokens of a sequence: 4096, 4k, 128K")
       ->transform(counts(true))
       ->capture_default_str();
-  command.add_option("--global-batch", arguments.global_batch, "Sequences of a step: 2048, 2k is 2000")
+  add("--global-batch", arguments.global_batch, "Sequences of a step: 2048, 2k is 2000")
       ->transform(counts())
-      ->capture_default_str();
-  add_release(command, arguments.release);
-  command
-      .add_option(
-          "--evidence", arguments.evidence,
-          "What of a plan must have been measured on the GPU's generation: all choices in one run, each in some "
-          "run, nothing")
-      ->check(CLI::IsMember({"run", "parts", "any"}))
       ->capture_default_str();
   std::vector<std::string> precisions = {"all"};
   for (const auto& entry : planner::precision_names()) precisions.push_back(entry.first);
-  command
-      .add_option("--precision", arguments.precision,
-                  "Precision recipe, or all that the GPU has; default: mxfp8 where it has it, else bf16")
+  add("--precision", arguments.precision,
+      "Precision recipe, or all that the GPU has; default: mxfp8 where it has it, else bf16")
       ->check(CLI::IsMember(precisions));
-  command
-      .add_option("--pin", arguments.pins, "Fix fields: tp=1,ep=64,optimizer.name=sgd; names of a list are joined by +")
+  add_release(command, arguments.release);
+  add("--pin", arguments.pins, "Fix fields: tp=1,ep=64,optimizer.name=sgd; names of a list are joined by +")
       ->delimiter(',');
-  command.add_option("--headroom", arguments.headroom_pct, "Percent of the device's memory that a plan leaves free")
-      ->transform([](std::string text) {
-        if (!text.empty() && text.back() == '%') text.pop_back();
-        return text;
-      })
+  add("--headroom", arguments.headroom_pct, "Percent of the device's memory that a plan leaves free")
+      ->transform(without_percent)
       ->capture_default_str();
-  command.add_flag("--no-folding", arguments.no_folding,
-                   "Experts take attention's TP, and EP divides DP: to see what folding buys");
+  add("--evidence", arguments.evidence,
+      "What of a plan must have been measured on the GPU's generation: all choices in one run, each in some run, "
+      "nothing")
+      ->check(CLI::IsMember({"run", "parts", "any"}))
+      ->capture_default_str();
   std::vector<std::string> schedules;
   for (const auto& entry : planner::schedule_names()) schedules.push_back(entry.first);
-  command
-      .add_option("--schedule", arguments.schedule,
-                  "Pipeline schedule; Megatron runs 1f1b (plain and interleaved), the others are for study")
+  add("--schedule", arguments.schedule,
+      "Pipeline schedule; Megatron runs 1f1b (plain and interleaved), the others are for study")
       ->check(CLI::IsMember(schedules))
       ->capture_default_str();
-  command.add_option("--top", arguments.top, "Plans to print")->capture_default_str();
-  command.add_option("--threads", arguments.threads, "Threads; 0 is one per core")->capture_default_str();
   command
-      .add_option(
-          "--effort", arguments.effort_seconds,
-          "Seconds of a core, about, after which a search ends unproven; counted, so that the answer is the same "
-          "everywhere")
-      ->capture_default_str();
+      .add_flag("--no-folding", arguments.no_folding,
+                "Experts take attention's TP, and EP divides DP: to see what folding buys")
+      ->group(kQuestion);
+}
+
+}  // namespace
+
+void add_plan_arguments(CLI::App& command, PlanArguments& arguments) {
+  add_question(command, arguments);
+  command
+      .add_option("--effort", arguments.effort_seconds,
+                  "Seconds of a core, about, after which a search ends unproven; counted, so that the answer is the "
+                  "same everywhere")
+      ->capture_default_str()
+      ->group(kSearch);
+  command.add_option("--threads", arguments.threads, "Threads; 0 is one per core")
+      ->capture_default_str()
+      ->group(kSearch);
+  command.add_option("--top", arguments.top, "Plans to list")->capture_default_str()->group(kOutput);
 }
 
 std::vector<planner::Run> read_runs(const std::vector<std::string>& files, config::Diagnostics& diagnostics) {
@@ -77,14 +89,14 @@ std::vector<planner::Run> read_runs(const std::vector<std::string>& files, confi
 }
 
 void add_cost_arguments(CLI::App& command, CostArguments& arguments) {
-  command.add_option("--tokens", arguments.tokens,
-                     "Tokens of a whole training, for its days and GPU-hours: 14.8T, 500B");
-  command.add_option("--price", arguments.price, "Money a GPU-hour");
-  command.add_option("--mtbf", arguments.mtbf_hours,
-                     "Hours between failures of one GPU, on average, that stop the job");
-  command.add_option("--storage", arguments.storage_gb_s,
-                     "GB/s at which the job writes a checkpoint, in the step's way");
-  command.add_option("--restart", arguments.restart_s, "Seconds from a failure until steps run again");
+  const auto add = [&](const char* name, auto& value, const char* what) {
+    command.add_option(name, value, what)->group(kCost);
+  };
+  add("--tokens", arguments.tokens, "Tokens of a whole training, for its days and GPU-hours: 14.8T, 500B");
+  add("--price", arguments.price, "Money a GPU-hour");
+  add("--mtbf", arguments.mtbf_hours, "Hours between failures of one GPU, on average, that stop the job");
+  add("--storage", arguments.storage_gb_s, "GB/s at which the job writes a checkpoint, in the step's way");
+  add("--restart", arguments.restart_s, "Seconds from a failure until steps run again");
 }
 
 }  // namespace foldwise::cli

@@ -3,6 +3,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "costmodel/config/output_file.h"
 #include "planner/answer/run_answer.h"
@@ -10,6 +11,7 @@
 #include "planner/cli/html.h"
 #include "planner/cli/outputs.h"
 #include "planner/cli/plan_arguments.h"
+#include "planner/cli/terminal.h"
 #include "planner/foldwise.h"
 #include "planner/report/trace.h"
 
@@ -20,6 +22,7 @@ struct PredictOptions {
   std::string file, release;
   std::string trace, svg, html;  ///< Paths; empty: not asked for.
   CostArguments cost;
+  std::vector<std::string> explain;
   std::string format = "text";
 };
 
@@ -44,7 +47,8 @@ int predict(const PredictOptions& options) {
     print_note("what torch's allocator reserves is left out: this run allocates too often for that");
   const bool has_page = !options.html.empty(), in_json = options.format == "json";
   const nlohmann::json whole = has_page || in_json ? planner::run_answer_json(run, answer) : nlohmann::json();
-  print_and_write([&] { in_json ? print_result(whole) : print_result(planner::run_answer_text(run, answer)); },
+  const auto text = [&] { return planner::run_answer_text(run, answer, screen_of_stdout(), options.explain); };
+  print_and_write([&] { in_json ? print_result(whole) : print_result(text()); },
                   [&] {
                     write_pictures(options, run, step, answer.prediction);
                     if (has_page)
@@ -60,12 +64,13 @@ void add_predict(CLI::App& app, Command& chosen) {
   CLI::App* command = app.add_subcommand("predict", "Predict time and memory of one run");
   command->add_option("run", options->file, "Run file (JSON)")->required();
   add_release(*command, options->release, "the run file's");
+  add_explain(*command, options->explain, planner::run_explanations());
   add_output_file(*command, "--trace", options->trace,
                   "Write a timeline for ui.perfetto.dev or chrome://tracing (JSON)");
   add_output_file(*command, "--svg", options->svg, "Write a drawing of the schedule for a browser");
   add_html(*command, options->html);
-  add_cost_arguments(*command, options->cost);
   add_format(*command, options->format);
+  add_cost_arguments(*command, options->cost);
   command->callback([options, &chosen] { chosen = [options] { return predict(*options); }; });
 }
 

@@ -43,16 +43,8 @@ std::vector<std::string> values_of(const CLI::App& command, const CLI::Option& o
   if (name == "model" || (name == "name" && command.get_name() == "models")) return planner::built_in_models();
   if (name == "system" || (name == "name" && command.get_name() == "systems")) return hwprofiles::built_in_systems();
   if (name == "set" || name == "pin") return settable_keys();
-  const std::string type = option.get_type_name();
-  const std::size_t open = type.find('{'), close = type.find('}', open);
-  if (close == std::string::npos) return {};
-  std::vector<std::string> values;
-  for (std::size_t at = open + 1; at < close;) {
-    const std::size_t end = std::min(type.find(',', at), close);
-    values.push_back(type.substr(at, end - at));
-    at = end + 1;
-  }
-  return values;
+  if (name == "name" && command.get_name() == "rules") return rule_names();
+  return values_in_help(option);
 }
 
 std::string bash_completion(CLI::App& app) {
@@ -91,6 +83,80 @@ complete -o bashdefault -o default -F _foldwise foldwise
                      fmt::join(names, " "), fmt::join(own, " "), values, options);
 }
 
+/// In single quotes of a shell, and of a description in zsh's brackets.
+std::string quoted(std::string text) {
+  for (std::size_t at = 0; (at = text.find('\'', at)) != std::string::npos; at += 4) text.replace(at, 1, "'\\''");
+  return '\'' + text + '\'';
+}
+
+std::string in_brackets(std::string text) {
+  for (const char special : {'\\', '[', ']', ':'})
+    for (std::size_t at = 0; (at = text.find(special, at)) != std::string::npos; at += 2) text.insert(at, 1, '\\');
+  return text;
+}
+
+bool takes_value(const CLI::Option& option) { return option.get_type_size() != 0; }
+
+/// zsh's _arguments: the descriptions of the help.
+std::string zsh_completion(CLI::App& app) {
+  std::string commands, cases;
+  for (CLI::App* command : commands_of(app)) {
+    commands += fmt::format("    {}\n", quoted(command->get_name() + ':' + command->get_description()));
+    std::string specs;
+    std::size_t positional = 0;
+    for (const CLI::Option* option : command->get_options()) {
+      const std::vector<std::string> known = values_of(*command, *option);
+      const std::string action = known.empty() ? "_files" : fmt::format("({})", fmt::join(known, " "));
+      const std::string words = in_brackets(option->get_description());
+      if (option->get_positional())
+        specs +=
+            fmt::format(" \\\n        {}", quoted(fmt::format("{}:{}:{}", ++positional, option->get_name(), action)));
+      for (const std::string& name : option->get_lnames())
+        specs += fmt::format(" \\\n        {}",
+                             quoted(takes_value(*option) ? fmt::format("*--{}=[{}]:{}:{}", name, words, name, action)
+                                                         : fmt::format("--{}[{}]", name, words)));
+    }
+    cases += fmt::format("      {})\n        _arguments{} ;;\n", command->get_name(), specs);
+  }
+  return fmt::format(R"(#compdef foldwise
+# Completion of foldwise: made by `foldwise completion zsh`.
+_foldwise() {{
+  local -a commands=(
+{}  )
+  if (( CURRENT == 2 )); then
+    _describe command commands
+  else
+    local command=$words[2]
+    shift words
+    (( CURRENT-- ))
+    case $command in
+{}    esac
+  fi
+}}
+compdef _foldwise foldwise
+)",
+                     commands, cases);
+}
+
+std::string fish_completion(CLI::App& app) {
+  std::string out = "# Completion of foldwise: made by `foldwise completion fish`.\ncomplete -c foldwise -e\n";
+  for (CLI::App* command : commands_of(app)) {
+    out += fmt::format("complete -c foldwise -n __fish_use_subcommand -f -a {} -d {}\n", command->get_name(),
+                       quoted(command->get_description()));
+    const std::string when = quoted("__fish_seen_subcommand_from " + command->get_name());
+    for (const CLI::Option* option : command->get_options()) {
+      const std::vector<std::string> known = values_of(*command, *option);
+      const std::string values = known.empty() ? "" : " -f -a " + quoted(fmt::format("{}", fmt::join(known, " ")));
+      if (option->get_positional() && !known.empty())
+        out += fmt::format("complete -c foldwise -n {}{}\n", when, values);
+      for (const std::string& name : option->get_lnames())
+        out += fmt::format("complete -c foldwise -n {} -l {}{} -d {}{}\n", when, name,
+                           takes_value(*option) ? " -r" : "", quoted(option->get_description()), values);
+    }
+  }
+  return out;
+}
+
 /// Text of a manual page: no sign of it is taken for a request.
 std::string roff(std::string_view text) {
   std::string result;
@@ -105,15 +171,25 @@ std::string roff(std::string_view text) {
   return !result.empty() && (result.front() == '.' || result.front() == '\'') ? "\\&" + result : result;
 }
 
+std::string roff_option(const CLI::Option& option) {
+  const std::string type = takes_value(option) ? ' ' + option.get_type_name() : "";
+  std::string out =
+      fmt::format(".TP\n.B {}\n{}", roff((option.get_positional() ? option.get_name() : names_of(option)) + type),
+                  roff(option.get_description()));
+  if (!option.get_default_str().empty()) out += roff(" [" + option.get_default_str() + "]");
+  return out + '\n';
+}
+
+/// In the groups of the help.
 std::string roff_options(const CLI::App& command) {
   std::string out;
-  for (const CLI::Option* option : command.get_options()) {
-    const std::string type = option->get_type_size() == 0 ? "" : ' ' + option->get_type_name();
-    out +=
-        fmt::format(".TP\n.B {}\n{}", roff((option->get_positional() ? option->get_name() : names_of(*option)) + type),
-                    roff(option->get_description()));
-    if (!option->get_default_str().empty()) out += roff(" [" + option->get_default_str() + "]");
-    out += '\n';
+  for (const CLI::Option* option : command.get_options())
+    if (option->get_positional()) out += roff_option(*option);
+  for (const std::string& group : command.get_groups()) {
+    std::string of_group;
+    for (const CLI::Option* option : command.get_options())
+      if (!option->get_positional() && option->get_group() == group) of_group += roff_option(*option);
+    if (!of_group.empty()) out += fmt::format(".PP\n{}:\n{}", roff(group), of_group);
   }
   return out;
 }
@@ -125,20 +201,35 @@ std::string manual(CLI::App& app) {
   for (CLI::App* command : commands_of(app)) {
     out += fmt::format(".SS {}\n{}.\n", roff(command->get_name()), roff(command->get_description()));
     out += roff_options(*command);
-    if (!command->get_footer().empty()) out += ".PP\n" + roff(command->get_footer()) + '\n';
+    if (!command->get_footer().empty()) out += ".PP\n.nf\n" + roff(command->get_footer()) + "\n.fi\n";
   }
   return out + ".SH EXIT STATUS\n" + roff(app.get_footer()) + '\n';
 }
 
 }  // namespace
 
+std::vector<std::string> values_in_help(const CLI::Option& option) {
+  const std::string type = option.get_type_name();
+  const std::size_t open = type.find('{'), close = type.find('}', open);
+  if (close == std::string::npos) return {};
+  std::vector<std::string> values;
+  for (std::size_t at = open + 1; at < close;) {
+    const std::size_t end = std::min(type.find(',', at), close);
+    values.push_back(type.substr(at, end - at));
+    at = end + 1;
+  }
+  return values;
+}
+
 void add_shell(CLI::App& app, Command& chosen) {
   auto shell = std::make_shared<std::string>();
   CLI::App* completion = app.add_subcommand("completion", "Print a script that completes commands in a shell");
-  completion->add_option("shell", *shell, "bash or zsh")->required()->check(CLI::IsMember({"bash", "zsh"}));
+  completion->add_option("shell", *shell, "bash or zsh")->required()->check(CLI::IsMember({"bash", "zsh", "fish"}));
   completion->callback([shell, &app, &chosen] {
     chosen = [shell, &app] {
-      print_result((*shell == "zsh" ? "autoload -U +X bashcompinit && bashcompinit\n" : "") + bash_completion(app));
+      print_result(*shell == "zsh"    ? zsh_completion(app)
+                   : *shell == "fish" ? fish_completion(app)
+                                      : bash_completion(app));
       return kDone;
     };
   });

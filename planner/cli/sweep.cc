@@ -4,7 +4,6 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <cstdio>
 #include <memory>
 #include <optional>
 #include <string>
@@ -16,9 +15,11 @@
 #include "planner/cli/html.h"
 #include "planner/cli/outputs.h"
 #include "planner/cli/plan_arguments.h"
+#include "planner/cli/terminal.h"
 #include "planner/run/near_names.h"
 #include "planner/sweep/chart.h"
 #include "planner/sweep/row_file.h"
+#include "planner/sweep/sweep_screen.h"
 
 namespace foldwise::cli {
 namespace {
@@ -29,7 +30,7 @@ struct SweepOptions : PlanArguments {
   std::vector<std::string> sets;
   std::string out, svg, html;  ///< Paths; empty: rows go to stdout, no chart, no page.
   std::string y = "tokens_per_s_per_gpu";
-  std::string format = "csv";
+  std::string format;  ///< Empty: a table in a terminal, else CSV.
   CostArguments cost;
 };
 
@@ -77,30 +78,43 @@ nlohmann::json page_json(const planner::Sweep& sweep, std::vector<planner::Sweep
   return {{"axes", axes}, {"columns", sweep.columns()}, {"rows", std::move(rows)}, {"systems", sweep.systems()}};
 }
 
+/// Draws how many points are done.
+void draw_share(ProgressLines& lines, std::size_t done, std::size_t all) {
+  if (lines.is_due())
+    lines.draw({fmt::format("{}  {} of {} points", share_bar(static_cast<double>(done) / static_cast<double>(all)),
+                            done, all)});
+}
+
 int sweep(const SweepOptions& options, bool plan_arguments_given) {
   using planner::RowFormat;
   const planner::Sweep sweep = sweep_of(options, plan_arguments_given);
-  const RowFormat format = options.format == "csv" ? RowFormat::kCsv : RowFormat::kJsonLines;
+  const RowFormat format = options.format == "jsonl" ? RowFormat::kJsonLines : RowFormat::kCsv;
   std::vector<planner::SweepRow> rows;
   std::optional<planner::RowFile> file;
-  if (options.out.empty()) {
-    print_result(planner::header_text(format, sweep.columns()));
-  } else {
+  const bool terminal = isatty(STDOUT_FILENO) != 0;
+  const bool table = options.format == "table" || (terminal && (!options.out.empty() || options.format.empty()));
+  if (!options.out.empty()) {
     file.emplace(options.out, format, sweep);
     for (const std::string& line : file->found()) rows.push_back(planner::read_row(format, sweep.columns(), line));
     if (!rows.empty()) print_note(fmt::format("{}: {} of {} rows found", options.out, rows.size(), sweep.size()));
+  } else if (!table) {
+    print_result(planner::header_text(format, sweep.columns()));
   }
-  const bool terminal = isatty(STDERR_FILENO) != 0 && file;
+  ProgressLines lines;
   planner::for_rows(sweep, rows.size(), options.threads, [&](const planner::SweepRow& row) {
     const std::string text = planner::row_text(format, row);
-    file ? file->append(text) : print_result(text);
+    if (file)
+      file->append(text);
+    else if (!table)
+      print_result(text);
     rows.push_back(row);
-    if (terminal) fmt::print(stderr, "\r{} of {}", rows.size(), sweep.size());
+    if (file || table) draw_share(lines, rows.size(), sweep.size());
   });
-  if (terminal) fmt::print(stderr, "\n");
+  lines.erase();
   if (file) file->expect_unchanged();
   if (!options.svg.empty()) config::write_output_file(options.svg, planner::sweep_svg(sweep, rows, options.y));
   if (!options.html.empty()) write_page(options.html, "sweep", page_json(sweep, rows));
+  if (table) print_result(planner::sweep_screen(screen_of_stdout(), sweep, rows, options.y));
   const bool any = std::any_of(rows.begin(), rows.end(), [](const auto& row) { return row.at("status") == "fits"; });
   return any ? kDone : kNothingFits;
 }
@@ -111,20 +125,28 @@ void add_sweep(CLI::App& app, Command& chosen) {
   auto options = std::make_shared<SweepOptions>();
   CLI::App* command = app.add_subcommand("sweep", "Predict, or plan, every combination of values of some fields");
   command->add_option("run", options->run, "Run file (JSON) that is changed and predicted at each point");
-  command->add_flag("--plan", options->plan, "Instead: each point is the first plan of a search, asked as `plan` is");
+  command
+      ->add_flag("--plan", options->plan,
+                 "Instead: each point is the first plan of a search, asked as `plan` is, without its explanations")
+      ->group(kQuestion);
   command
       ->add_option("--set", options->sets,
                    "Values that a field takes: tp=1,2,4; of the model model_overrides.num_hidden_layers=32,61; of the "
                    "system system.hbm.capacity=141GB,192GB. The last one given varies fastest")
       ->required()
-      ->allow_extra_args(false);  // The next word may be the run file.
+      ->allow_extra_args(false)  // The next word may be the run file.
+      ->group(kQuestion);
   add_output_file(*command, "--out", options->out, "File of the rows; one that a killed sweep left is gone on with");
-  command->add_option("--format", options->format, "Form of the rows: CSV, or JSON lines with each row's run file")
-      ->check(CLI::IsMember({"csv", "jsonl"}))
-      ->capture_default_str();
+  command
+      ->add_option(
+          "--format", options->format,
+          "Form of the rows: CSV, or JSON lines with each row's run file, or a table with bars of --y; default: "
+          "a table in a terminal, else CSV")
+      ->check(CLI::IsMember({"csv", "jsonl", "table"}))
+      ->group(kOutput);
   add_output_file(*command, "--svg", options->svg,
                   "Write a chart: the first --set across, a line for each of the others");
-  command->add_option("--y", options->y, "Column that the chart shows")->capture_default_str();
+  command->add_option("--y", options->y, "Column that charts show")->capture_default_str()->group(kOutput);
   add_html(*command, options->html);
   add_cost_arguments(*command, options->cost);
   const auto before = command->get_options().size();

@@ -11,6 +11,7 @@
 #include "hwprofiles/fit/calibration.h"
 #include "planner/cli/commands.h"
 #include "planner/cli/outputs.h"
+#include "planner/cli/terminal.h"
 #include "planner/report/accuracy.h"
 #include "planner/report/error_learning.h"
 #include "planner/report/ordering.h"
@@ -31,8 +32,18 @@ struct ValidateOptions {
   std::vector<std::string> fit;
   bool per_machine = false, vary_readings = false;
   std::string bounds, write_bounds;
+  std::vector<std::string> explain;
+  bool rows = false;
   std::string format = "text";
 };
+
+const planner::Explanations explanations = {{"skipped", "why rows were not predicted"},
+                                            {"groups", "errors by model, system, precision and release"},
+                                            {"memory", "levels of memory of single ranks"},
+                                            {"inferred", "keys that no source states"},
+                                            {"roles", "rows that set numbers of the model"},
+                                            {"causes", "what errors come from, and how often intervals hold them"},
+                                            {"order", "whether runs of one question are predicted in their order"}};
 
 planner::Validation validated(const std::vector<std::string>& files) {
   std::vector<planner::RunList> lists;
@@ -116,12 +127,25 @@ int validate(const ValidateOptions& options) {
     if (options.vary_readings) result["readings"] = planner::readings_json(validation, varied);
     print_result(result);
   } else {
-    std::string text = planner::validation_text(validation);
-    if (!varied.empty()) text += '\n' + planner::readings_text(validation, varied);
-    if (const std::string set = planner::roles_text(validation, planner::built_in_roles()); !set.empty())
-      text += '\n' + set;
-    print_result(text + '\n' + planner::accuracy_text(groups) + '\n' + planner::errors_text(learnt) + '\n' +
-                 planner::orderings_text(planner::orderings(validation, planner::built_in_roles())));
+    const planner::Screen screen = screen_of_stdout();
+    std::string text = planner::validation_text(screen, validation, options.rows);
+    const auto add = [&](const std::string& part) {
+      if (!part.empty()) text += '\n' + part;
+    };
+    add(planner::accuracy_text(groups));
+    if (!varied.empty()) add(planner::readings_text(validation, varied));
+    const auto section = [&](const char* name, const auto& part) {
+      if (planner::is_asked(options.explain, name)) add(part());
+    };
+    section("skipped", [&] { return planner::skipped_text(screen, validation); });
+    section("groups", [&] { return planner::statistics_text(validation); });
+    section("memory", [&] { return planner::memory_by_rank(validation); });
+    section("inferred", [&] { return planner::inferences_text(screen, validation); });
+    section("roles", [&] { return planner::roles_text(validation, planner::built_in_roles()); });
+    section("causes", [&] { return planner::errors_text(learnt); });
+    section("order",
+            [&] { return planner::orderings_text(planner::orderings(validation, planner::built_in_roles())); });
+    print_result(text);
   }
   if (!options.write_bounds.empty() && groups.empty()) nothing_predicted("--write-bounds");
   if (!options.write_bounds.empty()) planner::write_accuracy_bounds(groups, options.write_bounds);
@@ -141,6 +165,9 @@ void add_validate(CLI::App& app, Command& chosen) {
       ->expected(1, 1000);
   command->add_option("--system", options->system,
                       "System that predicts the records; default: the one of their device");
+  command->add_flag("--rows", options->rows, "List every row, not only the ten worst")->group(kOutput);
+  add_explain(*command, options->explain, explanations);
+  add_format(*command, options->format);
   add_output_file(*command, "--write-residuals", options->write_residuals,
                   "Also write the step-time errors by cause to this file");
   add_output_file(*command, "--write-evidence", options->write_evidence,
@@ -164,7 +191,6 @@ void add_validate(CLI::App& app, Command& chosen) {
   for (const char* other :
        {"--write-residuals", "--write-evidence", "--hosts", "--vary-readings", "--bounds", "--write-bounds"})
     fit->excludes(command->get_option(other));
-  add_format(*command, options->format);
   command->callback([options, &chosen] { chosen = [options] { return validate(*options); }; });
 }
 

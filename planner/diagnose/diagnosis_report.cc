@@ -5,7 +5,7 @@
 #include <cctype>
 
 #include "planner/diagnose/diagnosis.h"
-#include "planner/report/table.h"
+#include "planner/report/screen.h"
 
 namespace foldwise::planner {
 namespace {

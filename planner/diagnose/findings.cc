@@ -12,7 +12,7 @@
 #include <string_view>
 #include <utility>
 
-#include "planner/report/table.h"
+#include "planner/report/screen.h"
 #include "planner/run/fields.h"
 
 namespace foldwise::planner {

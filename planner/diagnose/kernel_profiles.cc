@@ -11,7 +11,7 @@
 #include "planner/diagnose/diagnosis.h"
 #include "planner/diagnose/kernel_map.h"
 #include "planner/foldwise.h"
-#include "planner/report/table.h"
+#include "planner/report/screen.h"
 
 namespace foldwise::planner {
 namespace {

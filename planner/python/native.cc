@@ -274,7 +274,7 @@ planner::PlanAnswer watched(const std::function<planner::PlanAnswer(const planne
       now = std::exchange(latest, {});
     }
     if (!now || progress.is_none()) return;
-    const nb::object answer = progress(std::min(1.0, now->effort), now->best.to<double>(), now->least.to<double>());
+    const nb::object answer = progress(now->share, now->best.to<double>(), now->least.to<double>());
     if (answer.ptr() == Py_False) goes_on = false;
   };
   while (!is_done()) {

@@ -11,7 +11,7 @@
 
 #include "costmodel/config/json.h"
 #include "costmodel/config/output_file.h"
-#include "planner/report/table.h"
+#include "planner/report/screen.h"
 
 namespace foldwise::planner {
 

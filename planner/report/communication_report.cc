@@ -2,7 +2,7 @@
 
 #include <fmt/format.h>
 
-#include "planner/report/table.h"
+#include "planner/report/screen.h"
 
 namespace foldwise::planner {
 namespace {

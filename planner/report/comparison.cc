@@ -1,15 +1,17 @@
 #include "planner/report/comparison.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <string_view>
 #include <utility>
 
 #include "planner/report/explanation.h"
 #include "planner/report/prediction_report.h"
-#include "planner/report/table.h"
+#include "planner/report/screen.h"
 #include "planner/report/waterfall.h"
 #include "planner/run/fields.h"
 
@@ -127,15 +129,15 @@ json distance_json(const ComparedRun& first, const ComparedRun& other, const Dis
           {"nearest", nearest != nullptr ? json(nearest->field) : json(nullptr)}};
 }
 
-std::string distance_text(const Distance& d, const std::string& name) {
+std::string distance_text(const Screen& screen, const Distance& d, const std::string& name) {
   return wrapped(fmt::format("{} is {:.2f} % {} than A: {} {:.3g} % within which the model cannot tell such runs apart",
                              name, std::abs(d.slower_pct), d.slower_pct < 0.0 ? "faster" : "slower",
                              d.exceeds_error ? "more than the" : "inside of the", d.error_pct),
-                 kTextWidth, 2) +
+                 screen.width, 2) +
          '\n';
 }
 
-std::string alone_table(const ComparedRun& first, const ComparedRun& other, const Distance& d,
+std::string alone_table(const Screen& screen, const ComparedRun& first, const ComparedRun& other, const Distance& d,
                         const std::string& name) {
   const double from = to_microsecond(first.prediction.step_time), to = to_microsecond(other.prediction.step_time);
   Table table({fmt::format("<A with one field of {}", name), "step s", "change s", "of the way", "<fits"});
@@ -150,7 +152,7 @@ std::string alone_table(const ComparedRun& first, const ComparedRun& other, cons
     }
     if (!lone.refused.empty()) {
       table.add({lone.field, "refused", "", "", ""});
-      table.note("      " + wrapped(lone.refused.front().reason, kTextWidth - 6, 6));
+      table.note("      " + wrapped(lone.refused.front().reason, screen.width - 6, 6));
       continue;
     }
     table.add({lone.field, fmt::format("{:.6f}", from + change), fmt::format("{:+.6f}", change),
@@ -267,43 +269,150 @@ json comparison_json(const std::vector<ComparedRun>& runs, const ErrorModel& err
   return result;
 }
 
-std::string comparison_text(const std::vector<ComparedRun>& runs, const ErrorModel& errors) {
-  std::string out;
-  Table summary({"", "step s", "tokens/s/GPU", "TFLOPS/GPU", "MFU %", "memory GiB", "<fits", "<run"});
+namespace {
+
+std::string name_of(const ComparedRun& item) { return item.run.id.empty() ? item.run.file : item.run.id; }
+
+std::string runs_table(const Screen& screen, const std::vector<ComparedRun>& runs) {
+  Table table({"", "step s", "vs A", "tokens/s/GPU", "TFLOPS", "MFU %", "GiB", "<fits", "<run"});
+  const auto first = runs.front().prediction.step_time.to<double>();
   for (std::size_t i = 0; i < runs.size(); ++i) {
     const Prediction& p = runs[i].prediction;
-    const std::string& id = runs[i].run.id;
-    summary.add({label(i), seconds_text(p.step_time.to<double>()), fmt::format("{:.0f}", p.tokens_per_s_per_gpu),
-                 fmt::format("{:.1f}", p.model_tflops_per_gpu), fmt::format("{:.1f}", p.mfu_pct),
-                 fmt::format("{:.2f}", in_gib(p.peak_memory)), p.fits ? "yes" : "NO",
-                 shortened(id.empty() ? runs[i].run.file : id, 36)});
+    const auto step = p.step_time.to<double>();
+    table.add({label(i), seconds_text(step), i == 0 ? "" : fmt::format("{:+.1f} %", 100.0 * (step / first - 1.0)),
+               grouped_digits(p.tokens_per_s_per_gpu), fmt::format("{:.0f}", p.model_tflops_per_gpu),
+               fmt::format("{:.1f}", p.mfu_pct), fmt::format("{:.1f}", in_gib(p.peak_memory)), p.fits ? "yes" : "NO",
+               name_of(runs[i])});
   }
-  out += summary.text();
-  for (std::size_t i = 0; i < runs.size(); ++i)
-    if (const std::string note = unread_keys_note(runs[i].run.model, runs[i].run.options.layer); !note.empty())
-      out += fmt::format("{}: {}", label(i), note);
-  out += '\n';
+  return table.text(0, screen.width);
+}
 
+/// What a line of the waterfall is called: "communication dispatch over ep".
+std::string line_name(const ExplainedTime& line) {
+  constexpr std::string_view kExposed = "exposed_";
+  std::string name = line.cause.starts_with(kExposed) ? line.cause.substr(kExposed.size()) : line.cause;
+  if (line.cause == "compute")
+    name = line.module.empty() ? line.kind : line.module + ' ' + line.kind;
+  else if (!line.kind.empty())
+    name += ' ' + line.kind;
+  if (!line.group.empty() && line.cause != "bubble") name += " over " + line.group;
+  return name;
+}
+
+/// The lines by which a run gains against the first, or loses.
+std::string moved_line(const Screen& screen, const Waterfall& waterfall, std::size_t run, bool gains) {
+  std::vector<std::pair<double, std::string>> moved;
+  double sum = 0.0;
+  for (const ExplainedTime& line : waterfall.lines) {
+    const double more = line.seconds[run] - line.seconds.front();
+    if (gains != (more < 0.0) || std::abs(more) < 1e-6) continue;
+    moved.emplace_back(more, line_name(line));
+    sum += more;
+  }
+  if (moved.empty()) return "";
+  std::ranges::stable_sort(moved, std::ranges::greater{}, [](const auto& entry) { return std::abs(entry.first); });
+  std::vector<std::string> pieces;
+  const auto number = [](double more) {
+    return fmt::format("{}{} s", more < 0.0 ? '-' : '+', seconds_text(std::abs(more)));
+  };
+  for (const auto& [more, what] : moved) pieces.push_back(fmt::format("{} {}", number(more), what));
+  pieces.front() = number(sum) + ": " + pieces.front();
+  return one_line_of(screen, label(run) + (gains ? " gains" : " loses"), pieces);
+}
+
+std::string memory_line(const Screen& screen, const std::vector<ComparedRun>& runs, std::size_t run) {
+  std::vector<std::pair<double, std::string>> moved;
+  double total = 0.0;
+  for (const Row& row : gib_by_cause(runs)) {
+    const double more = row.values[run] - row.values.front();
+    if (std::string_view(row.name) == "total")
+      total = more;
+    else if (std::abs(more) >= 0.05)
+      moved.emplace_back(more, row.name);
+  }
+  if (moved.empty()) return "";
+  std::ranges::stable_sort(moved, std::ranges::greater{}, [](const auto& entry) { return std::abs(entry.first); });
+  std::vector<std::string> pieces;
+  for (const auto& [more, what] : moved) pieces.push_back(fmt::format("{:+.1f} {}", more, what));
+  pieces.front() = fmt::format("{:+.1f} GiB: {}", total, pieces.front());
+  return one_line_of(screen, label(run) + " memory", pieces);
+}
+
+/// "B is 3.46 % slower than A, more than the 3 % ..."
+std::string verdict(const Screen& screen, const std::vector<ComparedRun>& runs, const ErrorModel& errors) {
+  std::size_t fastest = 0;
+  for (std::size_t i = 0; i < runs.size(); ++i)
+    if (runs[i].prediction.step_time < runs[fastest].prediction.step_time) fastest = i;
+  const std::size_t other = fastest == 0 ? 1 : fastest;
+  const Distance d = distance(runs.front(), runs[other], errors, false);
+  std::string text;
+  if (fastest == 0 && runs.size() > 2) text = "A is the fastest. ";
+  if (fastest > 0 && runs.size() > 2) text = label(fastest) + " is the fastest. ";
+  if (d.slower_pct == 0.0 && differences({runs.front(), runs[other]}).empty())
+    text += fmt::format("{} is the same run as A.", label(other));
+  else
+    text += fmt::format("{} is {:.2f} % {} than A: {} {:.3g} % within which the model cannot tell such runs apart.",
+                        label(other), std::abs(d.slower_pct), d.slower_pct < 0.0 ? "faster" : "slower",
+                        d.exceeds_error ? "more than the" : "inside of the", d.error_pct);
+  for (std::size_t i = 0; i < runs.size(); ++i)
+    if (!runs[i].prediction.fits) text += fmt::format(" {} DOES NOT FIT.", label(i));
+  return screen.in(fmt::emphasis::bold, wrapped(text, screen.width, 1)) + '\n';
+}
+
+std::string fields_table(const std::vector<ComparedRun>& runs) {
   Table fields(titles("what differs", runs, false));
   for (const Difference& difference : differences(runs)) {
     std::vector<std::string> row = {difference.field};
     for (const std::string& value : difference.values) row.push_back(shortened(value, cell_width(38, runs.size())));
     fields.add(std::move(row));
   }
-  out += (fields.empty() ? "  The runs have the same configuration.\n" : fields.text()) + '\n';
+  return fields.empty() ? "  The runs have the same configuration.\n" : fields.text();
+}
 
-  std::vector<std::string> names;
-  for (std::size_t i = 0; i < runs.size(); ++i) names.push_back(label(i));
-  out += waterfall_text(waterfall(predictions(runs)), names, kExplanationLines) + '\n';
+std::string differs_line(const Screen& screen, const std::vector<ComparedRun>& runs) {
+  std::vector<std::string> pieces;
+  for (const Difference& difference : differences(runs))
+    pieces.push_back(fmt::format("{} {}", difference.field, fmt::join(difference.values, " / ")));
+  return pieces.empty() ? line_of(screen, "Differs", {"in nothing"}) : one_line_of(screen, "Differs", pieces);
+}
 
-  Table memory(titles("GiB on the fullest stage", runs, true));
-  for (const Row& row : gib_by_cause(runs)) memory.add(cells(row.name, row.values));
-  out += memory.text() + '\n';
+}  // namespace
 
-  for (std::size_t i = 1; i < runs.size(); ++i) {
-    const Distance d = distance(runs.front(), runs[i], errors, runs.size() <= kMostTakenApart);
-    out += distance_text(d, label(i)) + alone_table(runs.front(), runs[i], d, label(i));
+const Explanations& comparison_explanations() {
+  static const Explanations list = {{"fields", "every field that differs"},
+                                    {"ops", "seconds by cause and op, which add up to the step"},
+                                    {"memory", "GiB by kind on the fullest stage"},
+                                    {"changes", "what each difference does alone"}};
+  return list;
+}
+
+std::string comparison_text(const std::vector<ComparedRun>& runs, const ErrorModel& errors, const Screen& screen,
+                            const std::vector<std::string>& explain) {
+  constexpr std::size_t kMostExplained = 4;  // Runs beside the first: of more, --explain tells.
+  const Waterfall time = waterfall(predictions(runs));
+  std::string out = verdict(screen, runs, errors) + '\n' + runs_table(screen, runs) + '\n' + differs_line(screen, runs);
+  for (std::size_t i = 1; i < runs.size() && i <= kMostExplained; ++i)
+    out += moved_line(screen, time, i, true) + moved_line(screen, time, i, false) + memory_line(screen, runs, i);
+  for (std::size_t i = 0; i < runs.size(); ++i)
+    if (const std::string note = unread_keys_note(runs[i].run.model, runs[i].run.options.layer); !note.empty())
+      out += wrapped(fmt::format("{}: {}", label(i), note.substr(0, note.size() - 1)), screen.width, 3) + '\n';
+
+  if (is_asked(explain, "fields")) out += '\n' + fields_table(runs);
+  if (is_asked(explain, "ops")) {
+    std::vector<std::string> names;
+    for (std::size_t i = 0; i < runs.size(); ++i) names.push_back(label(i));
+    out += '\n' + waterfall_text(time, names, kExplanationLines);
   }
+  if (is_asked(explain, "memory")) {
+    Table memory(titles("GiB on the fullest stage", runs, true));
+    for (const Row& row : gib_by_cause(runs)) memory.add(cells(row.name, row.values));
+    out += '\n' + memory.text();
+  }
+  if (is_asked(explain, "changes"))
+    for (std::size_t i = 1; i < runs.size(); ++i) {
+      const Distance d = distance(runs.front(), runs[i], errors, runs.size() <= kMostTakenApart);
+      out += '\n' + distance_text(screen, d, label(i)) + alone_table(screen, runs.front(), runs[i], d, label(i));
+    }
   return out;
 }
 

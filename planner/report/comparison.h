@@ -6,6 +6,7 @@
 
 #include "costmodel/step/prediction.h"
 #include "planner/report/error_model.h"
+#include "planner/report/screen.h"
 #include "planner/run/run_file.h"
 #include "planner/search/changes.h"
 
@@ -43,6 +44,10 @@ struct Distance {
                                 bool with_alone = true);
 
 [[nodiscard]] nlohmann::json comparison_json(const std::vector<ComparedRun>& runs, const ErrorModel& errors);
-[[nodiscard]] std::string comparison_text(const std::vector<ComparedRun>& runs, const ErrorModel& errors);
+/// What `--explain` may name, and what it then shows.
+[[nodiscard]] const Explanations& comparison_explanations();
+/// The verdict, a line a run, what each gains and loses; then the sections that `explain` names ("all": every one).
+[[nodiscard]] std::string comparison_text(const std::vector<ComparedRun>& runs, const ErrorModel& errors,
+                                          const Screen& screen = {}, const std::vector<std::string>& explain = {});
 
 }  // namespace foldwise::planner

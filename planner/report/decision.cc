@@ -19,7 +19,7 @@
 #include "costmodel/step/prediction.h"
 #include "costmodel/step/step.h"
 #include "planner/report/prediction_report.h"
-#include "planner/report/table.h"
+#include "planner/report/screen.h"
 #include "planner/report/validation.h"
 #include "planner/rules/rules.h"
 
@@ -424,19 +424,24 @@ std::string decision_text(const Decision& decision) {
     table.add(std::move(cells));
   }
   const Decision::Choice& answer = decision.choices[decision.answer];
-  std::string out = "\nHow sure that is: what errors like the measured ones leave of the order";
+  std::string out = "Probability that each plan is the fastest, with errors like the measured ones";
   if (learnt) out += fmt::format(", after {}", fmt::join(decision.measured, ", "));
   out += '\n' + table.text();
-  if (left > 0) out += fmt::format("  {} others are the fastest in less than {:.0f} % each\n", left, 100.0 * kLikely);
-  out += fmt::format("  Least is lost, in the mean, by {}.\n", answer.name);
-  if (!decision.suggestions) return out;
-  out += "\nRuns to measure first, a few steps of each: what is then lost in the mean by the choice that they make\n";
-  if (decision.suggestions->empty()) return out + "  None that so many GPUs hold tells more.\n";
+  if (left > 0) out += fmt::format("  {} others: less than {:.0f} % each\n", left, 100.0 * kLikely);
+  std::string name = answer.name;
+  if (name.starts_with("plan ")) name.front() = 'P';
+  return out + fmt::format("  {} has the lowest expected loss.\n", name);
+}
+
+std::string suggestions_text(const Decision& decision) {
+  if (!decision.suggestions) return "";
+  std::string out = "Runs to measure first, a few steps of each, and the expected loss of the choice after them\n";
+  if (decision.suggestions->empty()) return out + "  None on so many GPUs tells more.\n";
   Table runs({"<run", "GPUs", "step s", "expected loss %"});
   for (const Decision::Suggestion& s : *decision.suggestions)
     runs.add({shortened(s.name, 52), fmt::format("{}", s.run.num_gpus), seconds_text(s.step_time.to<double>()),
-              percent(s.expected_loss)});
-  return out + runs.text() + "  Their run files with measured.step_time_s are what --measured takes.\n";
+              fmt::format("{:.1f}", 100.0 * s.expected_loss)});
+  return out + runs.text() + "  --measured takes their run files with measured.step_time_s.\n";
 }
 
 }  // namespace foldwise::planner

@@ -100,5 +100,7 @@ void check_measured(const std::vector<Run>& runs, const std::string& system);
 
 [[nodiscard]] nlohmann::json decision_json(const Decision& decision);
 [[nodiscard]] std::string decision_text(const Decision& decision);
+/// The runs to measure first, where that was asked.
+[[nodiscard]] std::string suggestions_text(const Decision& decision);
 
 }  // namespace foldwise::planner

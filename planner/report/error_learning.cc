@@ -16,7 +16,7 @@
 
 #include "planner/report/accuracy.h"
 #include "planner/report/ordering.h"
-#include "planner/report/table.h"
+#include "planner/report/screen.h"
 
 namespace foldwise::planner {
 

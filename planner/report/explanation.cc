@@ -6,7 +6,7 @@
 #include <algorithm>
 
 #include "planner/report/prediction_report.h"
-#include "planner/report/table.h"
+#include "planner/report/screen.h"
 #include "planner/run/names.h"
 #include "planner/run/run_file.h"
 
@@ -83,14 +83,14 @@ std::vector<std::pair<std::size_t, std::size_t>> groups_of(const std::vector<Pla
   return groups;
 }
 
-std::string groups_text(const std::vector<Plan>& plans) {
+std::string groups_text(const std::vector<Plan>& plans, const Screen& screen) {
   std::vector<std::string> list;
   for (const auto& [first, last] : groups_of(plans))
     if (first != last) list.push_back(fmt::format("{}-{}", first + 1, last + 1));
   if (list.empty()) return {};
   return wrapped(fmt::format("Within {:g} %, which the model cannot tell apart: {}", 100.0 * kIndistinguishable,
                              fmt::join(list, "; ")),
-                 100, 2) +
+                 screen.width, 2) +
          '\n';
 }
 
@@ -108,9 +108,9 @@ json alternatives_json(const PlanProblem& problem, const PlanResult& result) {
   return list;
 }
 
-std::string alternatives_text(const PlanProblem& problem, const PlanResult& result) {
+std::string alternatives_text(const PlanProblem& problem, const PlanResult& result, const Screen& screen) {
   if (result.alternatives.empty()) return {};
-  Table table({"<choice taken back", "step s", "more", "GiB", "left", "<TPxCPxDPxPP", "VPP", "<ETPxEP", "mbs"});
+  Table table({"<choice taken back", "step s", "more", "left", "<TPxCPxDPxPP", "VPP", "<ETPxEP", "mbs"});
   std::vector<std::string> impossible, same;
   for (const Alternative& alternative : result.alternatives) {
     if (!alternative.plan) {
@@ -122,15 +122,15 @@ std::string alternatives_text(const PlanProblem& problem, const PlanResult& resu
     const double slower = slower_pct(plan, result.plans.front());
     if (slower <= 100.0 * kIndistinguishable) same.push_back(alternative.choice);
     table.add({alternative.choice, seconds_text(seconds_of(plan)), fmt::format("{:+.1f} %", slower),
-               fmt::format("{:.1f}", in_gib(plan.prediction.peak_memory)),
                fmt::format("{:.1f}", in_gib(problem.hardware.hbm_capacity - plan.prediction.peak_memory)),
                layout_cell(plan), fmt::format("{}", l.vpp), fmt::format("{}x{}", l.etp, l.ep),
                fmt::format("{}", plan.options.layer.micro_batch)});
   }
-  std::string out = "\nWhat the first one's choices earn: the fastest plan found without each, all else chosen anew\n";
+  std::string out = "What plan 1's choices earn: the fastest plan that was found without each\n";
   if (!table.empty()) out += table.text();
   const auto list = [&](const std::string& before, const std::vector<std::string>& names) {
-    if (!names.empty()) out += "  " + wrapped(before + fmt::format("{}", fmt::join(names, ", ")), 98, 4) + '\n';
+    if (!names.empty())
+      out += "  " + wrapped(before + fmt::format("{}", fmt::join(names, ", ")), screen.width - 2, 4) + '\n';
   };
   list("nothing found that fits: ", impossible);
   list("too close for the model to tell, so the plainer choice may do: ", same);
@@ -162,7 +162,7 @@ json shortage_json(const PlanProblem& problem, const Shortage& shortage) {
           {"ways", std::move(ways)}};
 }
 
-std::string near_miss_text(const PlanProblem& problem, const NearMiss& miss) {
+std::string near_miss_text(const PlanProblem& problem, const NearMiss& miss, const Screen& screen) {
   const costmodel::StageMemory& memory = miss.plan.prediction.memory[miss.stage];
   std::string line;
   if (miss.over > Bytes{})
@@ -179,14 +179,14 @@ std::string near_miss_text(const PlanProblem& problem, const NearMiss& miss) {
     line = fmt::format("The nearest miss needs {:.1f} GiB at the 99th percentile of routing, and there are {:.1f}. ",
                        in_gib(miss.plan.imbalance.p99_memory), in_gib(problem.hardware.hbm_capacity));
   line.pop_back();
-  return wrapped(line, 100, 2) + '\n';
+  return wrapped(line, screen.width, 2) + '\n';
 }
 
-std::string shortage_text(const PlanProblem& problem, const Shortage& shortage) {
+std::string shortage_text(const PlanProblem& problem, const Shortage& shortage, const Screen& screen) {
   std::string out;
   if (shortage.cause == Shortage::Cause::kRules) out += "With any memory nothing was found either: rules refuse it.\n";
   if (!shortage.nearest.empty()) {
-    out += near_miss_text(problem, shortage.nearest.front()) + "\nNearest misses\n";
+    out += near_miss_text(problem, shortage.nearest.front(), screen) + "\nNearest misses\n";
     Table misses({"<TPxCPxDPxPP", "VPP", "<ETPxEP", "mbs", "GiB", "over", "host over", "stage", "<moment"});
     for (const NearMiss& near : shortage.nearest) {
       const costmodel::Layout l = near.plan.options.layout();

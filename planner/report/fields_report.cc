@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "costmodel/config/diagnostics.h"
-#include "planner/report/table.h"
+#include "planner/report/screen.h"
 #include "planner/run/defaults.h"
 #include "planner/run/fields.h"
 

@@ -7,7 +7,7 @@
 #include <cmath>
 #include <utility>
 
-#include "planner/report/table.h"
+#include "planner/report/screen.h"
 
 namespace foldwise::planner {
 namespace {
@@ -43,7 +43,7 @@ nlohmann::json fitting_json(const Run& run, const Fitting& fitting) {
           {"changes", std::move(changes)}};
 }
 
-std::string fitting_text(const Fitting& fitting) {
+std::string fitting_text(const Fitting& fitting, const Screen& screen) {
   std::string out;
   if (fitting.over > Bytes{}) out += fmt::format("Stage {} is {:.2f} GiB over. ", fitting.stage, in_gib(fitting.over));
   if (fitting.host_over > Bytes{})
@@ -52,12 +52,12 @@ std::string fitting_text(const Fitting& fitting) {
   const bool fits = std::any_of(fitting.changes.begin(), fitting.changes.end(),
                                 [](const FittingChange& change) { return change.fits; });
   out += fits ? "It fits with one of these, fastest first\n" : "No one or two changes make it fit; these save most\n";
-  Table table({"<change", "step, s", "cost, s", "GiB", "saves, GiB", "host, GiB"});
+  Table table({"step s", "cost s", "GiB", "saves GiB", "host GiB", "<change"});
   for (const FittingChange& change : fitting.changes)
-    table.add({change_text(change), seconds_text(change.step_time.to<double>()), signed_seconds(change.cost),
-               fmt::format("{:.2f}", in_gib(change.peak_memory)), fmt::format("{:.2f}", in_gib(change.saved)),
-               fmt::format("{:.2f}", in_gib(change.host))});
-  return out + table.text();
+    table.add({seconds_text(change.step_time.to<double>()), signed_seconds(change.cost),
+               fmt::format("{:.1f}", in_gib(change.peak_memory)), fmt::format("{:.1f}", in_gib(change.saved)),
+               fmt::format("{:.1f}", in_gib(change.host)), change_text(change)});
+  return out + table.text(2, screen.width);
 }
 
 }  // namespace foldwise::planner

@@ -2,6 +2,7 @@
 #include <nlohmann/json.hpp>
 #include <string>
 
+#include "planner/report/screen.h"
 #include "planner/run/run_file.h"
 #include "planner/search/fitting.h"
 
@@ -11,6 +12,6 @@ namespace foldwise::planner {
 /// Each change with the complete run file that it leads to.
 [[nodiscard]] nlohmann::json fitting_json(const Run& run, const Fitting& fitting);
 
-[[nodiscard]] std::string fitting_text(const Fitting& fitting);
+[[nodiscard]] std::string fitting_text(const Fitting& fitting, const Screen& screen = {});
 
 }  // namespace foldwise::planner

@@ -9,7 +9,7 @@
 
 #include "planner/report/explanation.h"
 #include "planner/report/prediction_report.h"
-#include "planner/report/table.h"
+#include "planner/report/screen.h"
 #include "planner/report/waterfall.h"
 
 namespace foldwise::planner {
@@ -19,7 +19,7 @@ using nlohmann::json;
 
 namespace {
 
-constexpr std::size_t kWidth = 100, kWaterfallLines = 8;
+constexpr std::size_t kWaterfallLines = 8;
 
 double seconds_of(Seconds time) { return time.to<double>(); }
 
@@ -57,10 +57,14 @@ json change_json(const Prediction& prediction, const std::optional<Change>& chan
           {"peak_device_memory_gib", in_gib(change->peak_memory)}};
 }
 
-std::string change_line(const char* before, const Prediction& prediction, const Change& change) {
-  return fmt::format(
-      "  {}{}: {} s ({:+.1f} %), {:.1f} GiB\n", before, change.text(), seconds_text(seconds_of(change.step_time)),
-      -percent(prediction.step_time - change.step_time, prediction.step_time), in_gib(change.peak_memory));
+std::string change_line(const Screen& screen, const char* before, const Prediction& prediction, const Change& change) {
+  return "  " +
+         wrapped(fmt::format("{}{}: {} s ({:+.1f} %), {:.1f} GiB", before, change.text(),
+                             seconds_text(seconds_of(change.step_time)),
+                             -percent(prediction.step_time - change.step_time, prediction.step_time),
+                             in_gib(change.peak_memory)),
+                 screen.width - 2, 4) +
+         '\n';
 }
 
 std::string asked_text(const WhyNot& why) {
@@ -73,23 +77,23 @@ std::string asked_text(const WhyNot& why) {
   return fmt::format("{}", fmt::join(list, ", "));
 }
 
-std::string against_first(const Plan& first, const WhyNot& why) {
+std::string against_first(const Screen& screen, const Plan& first, const WhyNot& why) {
   const Plan& plan = *why.plan;
   const Seconds lost = plan.prediction.step_time - first.prediction.step_time;
   std::string out = fmt::format("The fastest {} with it: {}, micro-batch {}: {} s, {:.1f} GiB. ",
                                 why.proven ? "that there is" : "found", layout_text(plan.options.layout()),
                                 plan.options.layer.micro_batch, seconds_text(seconds_of(plan.prediction.step_time)),
                                 in_gib(plan.prediction.peak_memory));
-  if (plan.options == first.options) return wrapped(out + "That is the first plan.", kWidth, 2) + '\n';
+  if (plan.options == first.options) return wrapped(out + "That is plan 1.", screen.width, 2) + '\n';
   out += fmt::format(
-      "Against the first plan {} s, {:+.2f} %",
+      "Against plan 1 {} s, {:+.2f} %",
       fmt::format("{:+.6f}", to_microsecond(plan.prediction.step_time) - to_microsecond(first.prediction.step_time)),
       percent(lost, first.prediction.step_time));
   if (lost < Seconds{})
     out += ": the search for that ended before it saw this one";
   else if (lost <= kIndistinguishable * first.prediction.step_time)
     out += fmt::format(", which is within the {:g} % that the model cannot tell apart", 100.0 * kIndistinguishable);
-  return wrapped(out + ".", kWidth, 2) + "\n\n" +
+  return wrapped(out + ".", screen.width, 2) + "\n\n" +
          waterfall_text(waterfall({&first.prediction, &plan.prediction}), {"first", "asked"}, kWaterfallLines);
 }
 
@@ -118,28 +122,30 @@ json insight_json(const Prediction& prediction, const Insight& insight) {
           {"changes_refused", insight.neighbours.refused}};
 }
 
-std::string insight_text(const Prediction& prediction, const Insight& insight) {
+std::string insight_text(const Prediction& prediction, const Insight& insight, const Screen& screen) {
   const Walls& w = insight.walls;
-  std::string out = "What the busiest stage's step is spent on, and what would shorten it\n";
-  out += fmt::format(
-      "  compute {:.1f} %, memory {:.1f} % (recomputation, offloading), communication {:.1f} %, host {:.1f} %,\n"
-      "  bubble {:.1f} %; the fullest GPU uses {:.1f} % of its memory\n",
-      100.0 * w.compute, 100.0 * w.memory, 100.0 * w.communication, 100.0 * w.host, 100.0 * w.bubble,
-      100.0 * w.memory_used);
+  std::string out = "What the step of the busiest stage is spent on, and what would shorten it\n";
+  out += "  " +
+         wrapped(fmt::format("compute {:.1f} %, memory {:.1f} % (recomputation, offloading), communication {:.1f} %, "
+                             "host {:.1f} %, bubble {:.1f} %; the fullest GPU uses {:.1f} % of its memory",
+                             100.0 * w.compute, 100.0 * w.memory, 100.0 * w.communication, 100.0 * w.host,
+                             100.0 * w.bubble, 100.0 * w.memory_used),
+                 screen.width - 2, 2) +
+         '\n';
   Table table({"<with 10 % more", "step s", "gain s", "gain"});
   for (const Sensitivity& s : insight.sensitivities)
     table.add({resource_text(s.resource), seconds_text(seconds_of(s.step_time)),
                fmt::format("{:.4f}", seconds_of(s.gain)),
                fmt::format("{:.2f} %", percent(s.gain, prediction.step_time))});
   out += table.text();
-  out += fmt::format("  What binds: {}\n", insight.binding ? resource_text(*insight.binding) : "none of these");
+  out += fmt::format("  Limit: {}\n", insight.binding ? resource_text(*insight.binding) : "none of these");
   if (insight.best)
-    out += change_line("Best single change: ", prediction, *insight.best);
+    out += change_line(screen, "Best single change: ", prediction, *insight.best);
   else
     out += "  No single change that fits makes it faster\n";
   if (insight.best_with_more_memory &&
       (!insight.best || insight.best_with_more_memory->step_time < insight.best->step_time))
-    out += change_line("With 10 % more HBM: ", prediction, *insight.best_with_more_memory);
+    out += change_line(screen, "With 10 % more HBM: ", prediction, *insight.best_with_more_memory);
   out += fmt::format("  {} changes predicted, {} refused by rules\n", insight.neighbours.predicted,
                      insight.neighbours.refused);
   return out;
@@ -161,14 +167,15 @@ json why_not_json(const PlanProblem& problem, const PlanResult& result, const Wh
   return entry;
 }
 
-std::string why_not_text(const PlanProblem& problem, const PlanResult& result, const WhyNot& why) {
+std::string why_not_text(const PlanProblem& problem, const PlanResult& result, const WhyNot& why,
+                         const Screen& screen) {
   std::string out = fmt::format("Why not {}?\n", asked_text(why));
-  for (const std::string& reason : why.refused) out += "  " + wrapped(reason, kWidth - 2, 4) + '\n';
+  for (const std::string& reason : why.refused) out += "  " + wrapped(reason, screen.width - 2, 4) + '\n';
   if (why.shortage)
     out += why.shortage->nearest.empty() ? "Nothing was found with it, with any memory: rules refuse it.\n"
-                                         : near_miss_text(problem, why.shortage->nearest.front());
+                                         : near_miss_text(problem, why.shortage->nearest.front(), screen);
   if (why.plan && !result.plans.empty())
-    out += against_first(result.plans.front(), why);
+    out += against_first(screen, result.plans.front(), why);
   else if (why.plan)
     out += fmt::format("  It fits: {} s\n", seconds_text(seconds_of(why.plan->prediction.step_time)));
   return out;

@@ -3,6 +3,7 @@
 #include <string>
 #include <vector>
 
+#include "planner/report/screen.h"
 #include "planner/search/search.h"
 #include "planner/search/sensitivity.h"
 #include "planner/search/why_not.h"
@@ -12,10 +13,12 @@
 namespace foldwise::planner {
 
 [[nodiscard]] nlohmann::json insight_json(const costmodel::Prediction& prediction, const Insight& insight);
-[[nodiscard]] std::string insight_text(const costmodel::Prediction& prediction, const Insight& insight);
+[[nodiscard]] std::string insight_text(const costmodel::Prediction& prediction, const Insight& insight,
+                                       const Screen& screen);
 
 /// Against the first plan of the result, where it has one.
 [[nodiscard]] nlohmann::json why_not_json(const PlanProblem& problem, const PlanResult& result, const WhyNot& why);
-[[nodiscard]] std::string why_not_text(const PlanProblem& problem, const PlanResult& result, const WhyNot& why);
+[[nodiscard]] std::string why_not_text(const PlanProblem& problem, const PlanResult& result, const WhyNot& why,
+                                       const Screen& screen = {});
 
 }  // namespace foldwise::planner

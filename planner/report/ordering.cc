@@ -9,7 +9,7 @@
 
 #include "planner/report/accuracy.h"
 #include "planner/report/explanation.h"
-#include "planner/report/table.h"
+#include "planner/report/screen.h"
 
 namespace foldwise::planner {
 

@@ -4,11 +4,10 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
-#include <set>
 
 #include "planner/report/explanation.h"
 #include "planner/report/prediction_report.h"
-#include "planner/report/table.h"
+#include "planner/report/run_screen.h"
 #include "planner/rules/evidence.h"
 #include "planner/run/fields.h"
 #include "planner/run/names.h"
@@ -22,12 +21,10 @@ using nlohmann::json;
 
 namespace {
 
-constexpr std::size_t kRejectionLines = 8;
-constexpr std::size_t kWidth = 100;  ///< Of a line.
-
 json plan_json(const PlanProblem& problem, const Plan& plan, const ErrorModel& errors) {
   const Run run = run_of(problem, plan);
   std::vector<std::string> why = plan.why;
+  if (!plan.preferred.empty()) why.push_back(plan.preferred);
   if (!plan.lead.empty()) why.push_back(plan.lead);
   const auto interval = step_time_interval(errors, run, plan.prediction.step_time);
   json result = {
@@ -59,49 +56,10 @@ std::string kept(const PlanProblem& problem, const TrainingOptions& o) {
   return fmt::format("{}", fmt::join(list, ", "));
 }
 
-/// What a plan does that a table has no columns for: how it saves memory, shards, overlaps EP and runs its experts.
-std::string beside_columns(const PlanProblem& problem, const TrainingOptions& o) {
-  std::vector<std::string> list = {"recompute " + text_of(o.recompute())};
-  if (o.pipeline.cpu_offloading_num_layers > 0) {
-    list.push_back(fmt::format("offload {} layers", o.pipeline.cpu_offloading_num_layers));
-  } else if (!o.layer.offload_modules.empty()) {
-    list.push_back(fmt::format("offload {}", fmt::join(names_of(o.layer.offload_modules), " ")));
-  }
-  if (o.step.offload.optimizer_fraction > 0.0)
-    list.push_back(fmt::format("{:.0f} % of the optimizer on the host", 100.0 * o.step.offload.optimizer_fraction));
-  if (costmodel::is_fsdp(o.step.sharding)) list.push_back(name_of(o.step.sharding));
-  if (o.layout().tp_pp_dp) list.emplace_back("tp-pp-dp");
-  if (o.pipeline.overlaps.ep_a2a) list.emplace_back("EP overlap");
-  if (problem.model.has_moe() && o.layer.software.experts != costmodel::Experts::kGrouped)
-    list.push_back("experts " + value_text(field("software.experts").value.get(o)));
-  return fmt::format("{}", fmt::join(list, "; "));
-}
-
-/// What a table's columns do not show: recomputation, what is unusual of the other searched fields, and those of
-/// several values that the user named.
-std::string other_choices(const PlanProblem& problem, const TrainingOptions& o) {
-  static const std::set<std::string_view> in_columns = {
-      "precision",  "micro_batch",     "tp",          "cp", "pp", "vpp", "ep", "etp",
-      "dispatcher", "overlaps.ep_a2a", "offload.type"};
-  std::vector<std::string> list;
-  if (o.recompute().granularity != costmodel::RecomputeGranularity::kNone)
-    list.push_back("recompute " + text_of(o.recompute()));
-  for (const Dimension& dimension : problem.space.dimensions) {
-    const Field& f = *dimension.field;
-    if (in_columns.contains(f.key) || f.key.starts_with("recompute.") || !f.applies_to(o)) continue;
-    const json value = f.value.get(o);
-    if (value != f.value.get(TrainingOptions{}) || (dimension.named && dimension.values.size() > 1))
-      list.push_back(fmt::format("{} {}", f.key, value_text(value)));
-  }
-  return fmt::format("{}", fmt::join(list, "; "));
-}
-
-/// ", mtp 0, model_overrides {...}"; empty: the model's own.
-std::string stated_of_model(const PlanProblem& problem) {
-  std::string text;
-  for (const auto& [key, value] : problem.model_set.items())
-    if (key != "model") text += fmt::format(", {} {}", key, value_text(value));
-  return text;
+/// The place of a plan of the front among the plans, from 1.
+std::size_t number_of(const PlanResult& result, const Plan& plan) {
+  const auto same = [&](const Plan& other) { return other.options == plan.options; };
+  return static_cast<std::size_t>(std::ranges::find_if(result.plans, same) - result.plans.begin()) + 1;
 }
 
 /// Percent of the first plan's time that a faster one saves.
@@ -109,43 +67,8 @@ double gain_pct(const PlanResult& result, const Plan& faster) {
   return 100.0 * (1.0 - faster.prediction.step_time / result.plans.front().prediction.step_time).to<double>();
 }
 
-/// The release, what it must bring, and what of the first plan was measured.
-std::string software_and_evidence(const PlanProblem& problem, const PlanResult& result) {
-  const Run first = run_of(problem, result.plans.front());
-  std::string text;
-  if (const std::string needs = requirements_text(requirements(first.model, first.options)); !needs.empty())
-    text += wrapped("Plan 1 needs " + needs, kWidth, 2) + '\n';
-  const RunEvidence evidence = evidence_of(first);
-  if (evidence.nearest.empty())
-    return text + fmt::format("No run on {} was measured\n", first.hardware.traits.generation);
-  if (evidence.lacks.empty())
-    return text + wrapped("Its choices were measured together: " + evidence.nearest, kWidth, 2) + '\n';
-  return text +
-         wrapped(fmt::format("No measured run joins its choices{}. The nearest is {}; plan 1 has {}",
-                             evidence.level == Evidence::kParts ? ", but each was measured" : "", evidence.nearest,
-                             fmt::join(evidence.lacks, ", ")),
-                 kWidth, 2) +
-         '\n';
-}
-
-std::string unproven_text(const PlanProblem& problem, const PlanResult& result) {
-  if (result.unproven.empty()) return "";
-  std::string text = "\nFaster, not proven: never run together (--evidence any plans with these)\n";
-  for (std::size_t i = 0; i < result.unproven.size(); ++i) {
-    const Plan& plan = result.unproven[i];
-    const RunEvidence evidence = evidence_of(run_of(problem, plan));
-    text += "  " +
-            wrapped(fmt::format("- {} s, {:.1f} % less: {}. Run unproven-{}.json of --out to know",
-                                seconds_text(plan.prediction.step_time.to<double>()), gain_pct(result, plan),
-                                fmt::join(evidence.lacks, ", "), i + 1),
-                    98, 4) +
-            '\n';
-  }
-  return text;
-}
-
 /// What the plans and the plainer choices take where the host is slower than assumed.
-std::string hosts_text(const PlanResult& result) {
+std::string hosts_text(const Screen& screen, const PlanResult& result) {
   constexpr double kWorth = 0.01;
   std::vector<std::string> times;
   const auto add = [&](const std::string& name, const Plan& plan) {
@@ -160,12 +83,12 @@ std::string hosts_text(const PlanResult& result) {
       add(alternative.choice, *alternative.plan);
   return wrapped(fmt::format("The host's prices are assumed. On virtual machines like the measured ones: {}",
                              fmt::join(times, ", ")),
-                 98, 2) +
+                 screen.width, 2) +
          '\n';
 }
 
 /// What the kept types of the optimizer's states decide.
-std::string other_states_text(const PlanProblem& problem, const PlanResult& result) {
+std::string other_states_text(const Screen& screen, const PlanProblem& problem, const PlanResult& result) {
   if (!result.other_states) return "";
   const std::string text = fmt::format("Optimizer states are {}, as defaults {} have them. With {}",
                                        result.other_states->choice == "fp32 states" ? "bf16" : "fp32", problem.defaults,
@@ -178,7 +101,7 @@ std::string other_states_text(const PlanProblem& problem, const PlanResult& resu
                              seconds_text(plan.prediction.step_time.to<double>()),
                              seconds_text(fastest.prediction.step_time.to<double>()),
                              gib_text(plan.prediction.peak_memory)),
-                 98, 2) +
+                 screen.width, 2) +
          '\n';
 }
 
@@ -196,23 +119,25 @@ std::string tried_table(const Answered& answer) {
 
 }  // namespace
 
-std::string plan_table(const PlanProblem& problem, const std::vector<Plan>& plans) {
+std::string plan_table(const Screen& screen, const PlanProblem& problem, const PlanResult& result,
+                       const std::vector<Plan>& plans) {
   const bool mixed = problem.space.find("precision")->values.size() > 1;
-  Table table({"#", "<TPxCPxDPxPP", "VPP", "<ETPxEP", "mbs", "step s", "TFLOPS", "MFU", "GiB", "left", "comm%",
-               "bubble%", "host%", "<dispatch"});
-  for (std::size_t i = 0; i < plans.size(); ++i) {
-    const TrainingOptions& o = plans[i].options;
-    const costmodel::Prediction& p = plans[i].prediction;
-    table.add({fmt::format("{}", i + 1), fmt::format("{}x{}x{}x{}", o.layer.tp, o.layer.cp, o.step.dp, o.pipeline.pp),
+  Table table({"#", "<TPxCPxDPxPP", "VPP", "<ETPxEP", "mbs", "step s", "tokens/s", "MFU", "GiB", "comm%", "bub.%"});
+  for (const Plan& plan : plans) {
+    const TrainingOptions& o = plan.options;
+    const costmodel::Prediction& p = plan.prediction;
+    table.add({fmt::format("{}", number_of(result, plan)),
+               fmt::format("{}x{}x{}x{}", o.layer.tp, o.layer.cp, o.step.dp, o.pipeline.pp),
                fmt::format("{}", o.pipeline.vpp), fmt::format("{}x{}", o.layer.etp, o.layer.ep),
                fmt::format("{}", o.layer.micro_batch), seconds_text(p.step_time.to<double>()),
-               fmt::format("{:.0f}", p.model_tflops_per_gpu), fmt::format("{:.1f}", p.mfu_pct),
-               fmt::format("{:.1f}", in_gib(p.peak_memory)),
-               fmt::format("{:.1f}", in_gib(problem.hardware.hbm_capacity - p.peak_memory)),
-               percent_of(p.breakdown.exposed_communication, p.step_time), percent_of(p.breakdown.bubble, p.step_time),
-               percent_of(p.breakdown.host, p.step_time), name_of(o.layer.dispatcher)});
-    const std::string besides = (mixed ? name_of(o.layer.precision) + "; " : "") + beside_columns(problem, o);
-    table.note(wrapped("   " + besides, kWidth, 5));
+               fmt::format("{:.0f}", p.tokens_per_s_per_gpu), fmt::format("{:.1f}", p.mfu_pct), gib_text(p.peak_memory),
+               percent_of(p.breakdown.exposed_communication, p.step_time),
+               percent_of(p.breakdown.bubble, p.step_time)});
+    std::vector<std::string> besides;
+    if (mixed) besides.push_back(name_of(o.layer.precision));
+    for (const RunChoice& choice : run_choices(problem.model, o)) besides.push_back(choice.text);
+    if (!o.pipeline.layout.empty()) besides.push_back("layers " + o.pipeline.layout);
+    if (!besides.empty()) table.note(wrapped(fmt::format("   {}", fmt::join(besides, ", ")), screen.width, 5));
   }
   return table.text(0);
 }
@@ -244,7 +169,10 @@ json plan_json(const PlanProblem& problem, const PlanResult& result, const Error
   for (const auto& [key, value] : problem.model_set.items()) set[key] = json::array({value});
   for (const auto& [rule, count] : result.rejected_by_rule) rejected[rule] = count;
   for (const Plan& plan : result.plans) plans.push_back(plan_json(problem, plan, errors));
-  for (const Plan& plan : result.pareto) pareto.push_back(plan_json(problem, plan, errors));
+  for (const Plan& plan : result.pareto) {
+    pareto.push_back(plan_json(problem, plan, errors));
+    pareto.back()["number"] = number_of(result, plan);
+  }
   return {{"problem",
            {{"model", problem.model_name},
             {"system", problem.system_name},
@@ -280,70 +208,53 @@ json plan_json(const PlanProblem& problem, const PlanResult& result, const Error
           {"shortage", result.shortage ? shortage_json(problem, *result.shortage) : json(nullptr)}};
 }
 
-std::string plan_text(const PlanProblem& problem, const PlanResult& result, const std::optional<Decision>& decision,
-                      const std::string& about) {
-  std::vector<std::string> precisions;
-  for (const json& precision : problem.space.find("precision")->values)
-    precisions.push_back(precision.get<std::string>());
-  std::string out = fmt::format("{} on {} {}, sequences of {}, global batch {}, {}{}{}{}\n", problem.model_name,
-                                problem.num_gpus, problem.system_name, problem.stated.at("seq_len").get<std::int64_t>(),
-                                problem.stated.at("global_batch").get<std::int64_t>(), fmt::join(precisions, ", "),
-                                stated_of_model(problem), problem.folding ? "" : ", no folding",
-                                problem.release == nullptr ? "" : ", Megatron-Core " + problem.release->text());
-  out += fmt::format("{:.3g} candidates; {} bounded, {} composed, {} simulated, in {:.1f}{} s\n", result.enumerated,
-                     result.nodes, result.composed, result.simulated, result.seconds,
-                     result.explained_seconds > 0.0 ? fmt::format(" + {:.1f}", result.explained_seconds) : "");
-  if (!about.empty()) {
-    out += about;
-  } else if (!result.plans.empty()) {
-    const Seconds fastest = result.plans.front().prediction.step_time;
-    out += result.least >= fastest
-               ? "Nothing is faster than the first plan: proven\n"
-               : fmt::format("Not proven: the search ended knowing only that nothing is faster than {} s\n",
-                             seconds_text(result.least.to<double>()));
-  }
-  const auto schedule = problem.stated.at("schedule").get<std::string>();
-  for (const auto& [name, value] : schedule_names())
-    if (name == schedule && !costmodel::runnable(value)) out += study_note(value);
-  if (result.plans.empty()) {
-    out += !about.empty()  ? "\nNo plan."
-           : result.proven ? "\nNothing fits."
-                           : "\nNothing that fits was found before the search ended.";
-    out += '\n';
-    if (result.shortage) out += shortage_text(problem, *result.shortage);
-    out += "\nWhat rejected most candidates\n";
-    for (std::size_t i = 0; i < std::min(result.rejected_by_rule.size(), kRejectionLines); ++i)
-      out += fmt::format("  {:>12.3g}  {}\n", result.rejected_by_rule[i].second, result.rejected_by_rule[i].first);
-    return out;
-  }
-  out += '\n' + plan_table(problem, result.plans);
-  out += software_and_evidence(problem, result);
-  out += hosts_text(result) + other_states_text(problem, result);
-  out += unread_keys_note(problem.model, result.plans.front().options.layer) + groups_text(result.plans);
-  out += unproven_text(problem, result);
-  if (decision) out += decision_text(*decision);
-
+std::string why_text(const Screen& screen, const PlanProblem& problem, const PlanResult& result) {
   const Plan& best = result.plans.front();
-  out += "\nWhy the first one, and what limits it\n";
-  for (const std::string& line : best.why) out += "  " + wrapped("- " + line, 98, 4) + '\n';
-  if (!best.lead.empty()) out += "  " + wrapped("- " + best.lead, 98, 4) + '\n';
-  if (const std::string other = other_choices(problem, best.options); !other.empty())
-    out += "  " + wrapped("- " + other, 98, 4) + '\n';
+  std::string out = "Why plan 1, and what limits it\n";
+  const auto line = [&](const std::string& text) { out += "  " + wrapped("- " + text, screen.width - 2, 4) + '\n'; };
+  if (!best.preferred.empty()) line(best.preferred);
+  for (const std::string& text : best.why) line(text);
+  if (!best.lead.empty()) line(best.lead);
+  for (const RunChoice& choice : run_choices(problem.model, best.options)) line(choice.text);
   if (!best.options.pipeline.layout.empty())
-    out += "  " + wrapped("- --pipeline-model-parallel-layout \"" + best.options.pipeline.layout + "\"", 98, 4) + '\n';
-  out += alternatives_text(problem, result);
-  if (result.pareto.size() > 1)
-    out += "\nThose that no other beats in both time and memory\n" + plan_table(problem, result.pareto);
-  out += '\n' +
-         wrapped(fmt::format("Kept, because other values change what is computed (defaults {}): {}; balanced "
-                             "routing. --set KEY=V1,V2 searches them too.",
-                             problem.defaults, kept(problem, best.options)),
-                 100, 2) +
-         '\n';
+    line("--pipeline-model-parallel-layout \"" + best.options.pipeline.layout + "\"");
+  const RunEvidence evidence = evidence_of(run_of(problem, best));
+  for (const std::string& lack : evidence.lacks) line("not in the nearest measured run: " + lack);
+  return out + hosts_text(screen, result) + groups_text(result.plans, screen);
+}
+
+std::string pareto_text(const Screen& screen, const PlanProblem& problem, const PlanResult& result) {
+  return "Plans that no other beats in both time and memory\n" + plan_table(screen, problem, result, result.pareto);
+}
+
+std::string assumptions_text(const Screen& screen, const PlanProblem& problem, const PlanResult& result) {
+  std::string out = "What plans take as given\n";
+  const auto line = [&](const std::string& text) { out += "  " + wrapped("- " + text, screen.width - 2, 4) + '\n'; };
+  line(
+      fmt::format("Other values change what is computed, so these are as defaults {} have them: {}. --set KEY=V1,V2 "
+                  "searches others too.",
+                  problem.defaults, kept(problem, result.plans.front().options)));
+  line("Tokens are spread evenly over the experts; plans fit at the 99th percentile of random routing.");
+  line(fmt::format("{:g} % of the device's memory stays free (--headroom).", 100.0 * problem.headroom));
+  const Run first = run_of(problem, result.plans.front());
+  for (const Requirement& needed : requirements(first.model, first.options))
+    line(fmt::format("{} {} or later, because of {}", needed.library,
+                     needed.version.empty() ? "of any version" : needed.version, needed.because));
+  if (const std::string states = other_states_text(screen, problem, result); !states.empty()) out += "  " + states;
+  return out;
+}
+
+std::string search_text(const Screen& screen, const Answered& answer) {
+  const PlanResult& result = answer.result;
+  std::string out = fmt::format("Search\n  {:.3g} candidates; {} bounded, {} composed, {} fit, {} simulated\n",
+                                result.enumerated, result.nodes, result.composed, result.fitting, result.simulated);
+  out += fmt::format("  {:.2f} of {:.2f} core-seconds of effort\n", 1e-6 * static_cast<double>(result.effort),
+                     1e-6 * static_cast<double>(answer.problem.effort));
+  if (!answer.tried.empty()) out += "\nSearches behind the answer\n" + tried_table(answer);
   std::vector<std::string> rejected;
   for (const auto& [rule, count] : result.rejected_by_rule) rejected.push_back(fmt::format("{} {:.3g}", rule, count));
-  out += wrapped(fmt::format("Rejected: {}", fmt::join(rejected, ", ")), 100, 2) + '\n';
-  return out;
+  return out + "  " + wrapped(fmt::format("Rejected: {}", fmt::join(rejected, ", ")), screen.width - 2, 4) +
+         "\n  foldwise rules NAME says what a rule demands\n";
 }
 
 json answer_json(const Answered& answer, const std::string& objective, const ErrorModel& errors) {
@@ -362,12 +273,11 @@ json answer_json(const Answered& answer, const std::string& objective, const Err
   return result;
 }
 
-std::string answer_text(const Answered& answer, const std::string& objective, const std::optional<Decision>& decision) {
-  const std::string about =
-      fmt::format("Objective {}: {} whose step takes no longer than {} s. Searches for it:\n\n{}", objective,
-                  objective == "gpus" ? "the fewest GPUs" : "the plans of least memory",
-                  seconds_text(answer.limit.to<double>()), tried_table(answer));
-  return plan_text(answer.problem, answer.result, decision, about);
+std::string objective_text(const Answered& answer, const std::string& objective) {
+  if (objective == "time") return "";
+  return fmt::format("Objective {}: {} whose step takes no longer than {} s; {} searches (--explain search)", objective,
+                     objective == "gpus" ? "the fewest GPUs" : "the plans of least memory",
+                     seconds_text(answer.limit.to<double>()), answer.tried.size());
 }
 
 }  // namespace foldwise::planner

@@ -1,34 +1,37 @@
 #pragma once
 #include <nlohmann/json.hpp>
-#include <optional>
 #include <string>
 #include <vector>
 
 #include "planner/report/decision.h"
 #include "planner/report/error_model.h"
+#include "planner/report/screen.h"
 #include "planner/search/objective.h"
 #include "planner/search/search.h"
 
-// What `plan` prints.
+// What `plan` says of its plans: as JSON, and in sections that --explain names.
 namespace foldwise::planner {
 
 [[nodiscard]] nlohmann::json plan_json(const PlanProblem& problem, const PlanResult& result, const ErrorModel& errors);
-/// `about`: lines that say what the plans answer, instead of whether the first one is proven to be the fastest.
-[[nodiscard]] std::string plan_text(const PlanProblem& problem, const PlanResult& result,
-                                    const std::optional<Decision>& decision = {}, const std::string& about = "");
 
 /// The same with the searches behind the answer. `objective`: as `--objective` names it.
 [[nodiscard]] nlohmann::json answer_json(const Answered& answer, const std::string& objective,
                                          const ErrorModel& errors);
-[[nodiscard]] std::string answer_text(const Answered& answer, const std::string& objective,
-                                      const std::optional<Decision>& decision);
+/// What plans of another objective than "time" answer; else empty.
+[[nodiscard]] std::string objective_text(const Answered& answer, const std::string& objective);
 
 /// [{run, step_time_s, gain_pct, evidence}]: PlanResult::unproven.
 [[nodiscard]] nlohmann::json unproven_json(const PlanProblem& problem, const PlanResult& result);
 
-/// Of each plan its layout, times, memory of the fullest stage and what that leaves of the device's, and what the step
-/// waits for; below it how it saves memory, and its precision where there was a choice. 100 columns, and one or two
-/// more where names are long.
-[[nodiscard]] std::string plan_table(const PlanProblem& problem, const std::vector<Plan>& plans);
+/// Of each plan its number, layout, times, memory of the fullest stage, and what the step waits for; below it what it
+/// does besides. `plans` are some of the result's.
+[[nodiscard]] std::string plan_table(const Screen& screen, const PlanProblem& problem, const PlanResult& result,
+                                     const std::vector<Plan>& plans);
+/// What `plan --explain` says besides: why plan 1 is the first and what limits it; plans that no other beats in both
+/// time and memory; what is taken as given; and how it was searched.
+[[nodiscard]] std::string why_text(const Screen& screen, const PlanProblem& problem, const PlanResult& result);
+[[nodiscard]] std::string pareto_text(const Screen& screen, const PlanProblem& problem, const PlanResult& result);
+[[nodiscard]] std::string assumptions_text(const Screen& screen, const PlanProblem& problem, const PlanResult& result);
+[[nodiscard]] std::string search_text(const Screen& screen, const Answered& answer);
 
 }  // namespace foldwise::planner

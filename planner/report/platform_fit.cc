@@ -13,7 +13,7 @@
 #include "hwprofiles/fit/least_squares.h"
 #include "hwprofiles/load/profile.h"
 #include "planner/report/error_learning.h"
-#include "planner/report/table.h"
+#include "planner/report/screen.h"
 
 namespace foldwise::planner {
 namespace {

@@ -10,7 +10,7 @@
 
 #include "costmodel/ops/mixers/mixers.h"
 #include "costmodel/step/rank_memory.h"
-#include "planner/report/table.h"
+#include "planner/report/screen.h"
 #include "planner/run/names.h"
 
 namespace foldwise::planner {
@@ -24,7 +24,6 @@ using nlohmann::json;
 
 namespace {
 
-constexpr std::size_t kWidth = 100;
 constexpr std::size_t kDetailLines = 10;
 constexpr std::size_t kMostStageLines = 16;  ///< Deeper pipelines show their first, last and extreme stages.
 
@@ -329,29 +328,12 @@ json prediction_json(const Run& run, const Prediction& prediction, const std::op
   return result;
 }
 
-std::string prediction_text(const Run& run, const Prediction& prediction, const std::optional<Interval>& interval,
-                            const ProvenanceCounts& provenance, const std::optional<costmodel::Imbalance>& imbalance) {
-  const costmodel::TrainingOptions& o = run.options;
-  std::string out = fmt::format("{} on {} {}, {}\n{}\n", run.model_name, run.num_gpus, run.system_name,
-                                name_of(o.layer.precision), layout_text(o.layout()));
-  out += fmt::format("{} sequences of {} tokens a step, micro-batch {}, {} micro-batches\n", o.pipeline.global_batch,
-                     o.layer.seq_len, o.layer.micro_batch, o.num_microbatches());
-  if (!costmodel::runnable(o.pipeline.schedule)) out += study_note(o.pipeline.schedule);
-  out += '\n';
-  const std::string range = interval ? fmt::format(" (4 of 5 measured runs: {} to {} s; 19 of 20: {} to {})",
-                                                   seconds_text(interval->low), seconds_text(interval->high),
-                                                   seconds_text(interval->low_95), seconds_text(interval->high_95))
-                                     : "";
-  out += fmt::format("  step time        {} s{}\n", seconds_text(seconds_of(prediction.step_time)), range);
-  if (interval && !interval->unmeasured.empty())
-    out += "  " + wrapped(fmt::format("never measured   {}", fmt::join(interval->unmeasured, ", ")), kWidth - 2, 19) +
-           '\n';
-  out += fmt::format("  throughput       {:.0f} tokens/s/GPU, {:.1f} model TFLOPS/GPU, MFU {:.1f} %\n",
-                     prediction.tokens_per_s_per_gpu, prediction.model_tflops_per_gpu, prediction.mfu_pct);
-  if (const std::string note = unread_keys_note(run.model, o.layer); !note.empty()) out += "  " + note;
-  out += fmt::format("  memory           {} of {} GiB on the fullest GPU ({} GiB allocated): {}\n",
-                     gib(prediction.peak_memory), gib(run.hardware.hbm_capacity), gib(peak_allocated(prediction)),
-                     prediction.fits ? "fits" : "DOES NOT FIT");
+std::string memory_text(const Run& run, const Prediction& prediction,
+                        const std::optional<costmodel::Imbalance>& imbalance) {
+  std::string out = "Memory by pipeline stage, GiB\n" + memory_table(run, prediction);
+  const auto line = [&](const std::string& text) { out += "  " + text + '\n'; };
+  line(fmt::format("{} GiB of the fullest GPU are allocated: torch.cuda.max_memory_allocated",
+                   gib(peak_allocated(prediction))));
   Bytes host{}, reserved{}, expandable{};
   bool runs_out = false;
   for (const StageMemory& memory : prediction.memory) {
@@ -361,35 +343,50 @@ std::string prediction_text(const Run& run, const Prediction& prediction, const 
     runs_out |= memory.reserved.segments_run_out;
   }
   if (runs_out)
-    out += fmt::format("  torch reserves   {} GiB with expandable segments; without them it runs out of memory\n",
-                       gib(expandable));
+    line(fmt::format("torch reserves {} GiB with expandable segments; without them it runs out of memory",
+                     gib(expandable)));
   else if (reserved > Bytes{})
-    out += fmt::format("  torch reserves   {} GiB, {} with expandable segments\n", gib(reserved), gib(expandable));
-  if (const std::string note = pressed_note(prediction, run.hardware.hbm_capacity); !note.empty())
-    out += "                   " + wrapped(note, kWidth - 19, 19) + '\n';
+    line(fmt::format("torch reserves {} GiB, {} with expandable segments", gib(reserved), gib(expandable)));
   if (imbalance)
-    out += fmt::format("  at p99 of rows   {} GiB if all MoE layers get {:.3f} of the mean (random routing): {}\n",
-                       gib(imbalance->p99_memory), imbalance->p99_load,
-                       imbalance->p99_memory <= run.hardware.hbm_capacity ? "fits" : "DOES NOT FIT");
+    line(fmt::format("{} GiB at the 99th percentile of random routing ({:.3f} of the mean rows in all MoE layers): {}",
+                     gib(imbalance->p99_memory), imbalance->p99_load,
+                     imbalance->p99_memory <= run.hardware.hbm_capacity ? "fits" : "DOES NOT FIT"));
   if (!costmodel::fits_host(host, run.hardware))
-    out += fmt::format("  host memory      {} of {} GiB a GPU: DOES NOT FIT\n", gib(host),
-                       gib(run.hardware.host.memory_per_gpu));
-  out += '\n' + breakdown_table(prediction) + '\n';
-  out += "Memory by pipeline stage, GiB\n" + memory_table(run, prediction) + '\n';
+    line(fmt::format("{} of {} GiB of host memory a GPU: DOES NOT FIT", gib(host),
+                     gib(run.hardware.host.memory_per_gpu)));
+  return out;
+}
+
+std::string time_text(const Run& run, const Prediction& prediction) {
+  std::string out = breakdown_table(prediction) + '\n';
   if (prediction.stages.size() > 1) out += "Seconds by pipeline stage\n" + stage_table(prediction) + '\n';
-  out += "What each pipeline stage spends the step on, seconds\n" + parts_table(prediction) + '\n';
+  out += "What each pipeline stage spends the step on, seconds\n" + parts_table(prediction);
   if (run.options.pipeline.overlaps.ep_a2a || !costmodel::runnable(run.options.pipeline.schedule))
-    out += "What its tasks take, seconds\n" + tasks_table(prediction) + '\n';
-  if (!prediction.step_end.empty())
-    out += "The end of the step on the busiest stage\n" + step_end_table(prediction) + '\n';
-  if (!prediction.detail().empty()) out += "Largest parts of the busiest stage\n" + detail_table(prediction) + '\n';
+    out += "\nWhat its tasks take, seconds\n" + tasks_table(prediction);
+  if (!prediction.step_end.empty()) out += "\nThe end of the step on the busiest stage\n" + step_end_table(prediction);
+  if (!prediction.detail().empty()) out += "\nLargest parts of the busiest stage\n" + detail_table(prediction);
+  return out;
+}
+
+std::string interval_text(const Screen& screen, const std::optional<Interval>& interval) {
+  if (!interval) return "";
+  std::string out =
+      fmt::format("80 % interval: {} to {} s\n95 % interval: {} to {} s\n", seconds_text(interval->low),
+                  seconds_text(interval->high), seconds_text(interval->low_95), seconds_text(interval->high_95));
+  if (!interval->unmeasured.empty())
+    out += wrapped(fmt::format("Never measured: {}", fmt::join(interval->unmeasured, ", ")), screen.width, 2) + '\n';
+  return out;
+}
+
+std::string assumptions_text(const Screen& screen, const Run& run, const ProvenanceCounts& provenance) {
+  std::string out;
   if (!run.assumed.empty()) {
     out += "Assumed, because the run file does not say\n";
-    for (const std::string& line : run.assumed) out += "  " + wrapped(line, kWidth - 2, 6) + '\n';
+    for (const std::string& line : run.assumed) out += "  " + wrapped(line, screen.width - 2, 6) + '\n';
     out += '\n';
   }
   if (!provenance.empty())
-    out += "The system's profile rests on\n  " + wrapped(provenance_text(provenance), kWidth - 2, 2) + '\n';
+    out += "The system's profile rests on\n  " + wrapped(provenance_text(provenance), screen.width - 2, 2) + '\n';
   return out;
 }
 

@@ -7,6 +7,7 @@
 
 #include "costmodel/step/prediction.h"
 #include "planner/report/error_model.h"
+#include "planner/report/screen.h"
 #include "planner/run/run_file.h"
 
 // What `predict` prints. The keys of the JSON form are documented in docs/output.md.
@@ -31,10 +32,13 @@ using ProvenanceCounts = std::map<std::string, std::int64_t>;
 [[nodiscard]] nlohmann::json prediction_json(const Run& run, const costmodel::Prediction& prediction,
                                              const std::optional<Interval>& interval);
 
-/// `imbalance`: of the experts' rows, if it is to be shown.
-[[nodiscard]] std::string prediction_text(const Run& run, const costmodel::Prediction& prediction,
-                                          const std::optional<Interval>& interval, const ProvenanceCounts& provenance,
-                                          const std::optional<costmodel::Imbalance>& imbalance = {});
+/// What `predict --explain` says besides: memory by stage, with what torch reserves and, of `imbalance`, what uneven
+/// routing needs; the step by stage and op; how far it may be off; and what is assumed.
+[[nodiscard]] std::string memory_text(const Run& run, const costmodel::Prediction& prediction,
+                                      const std::optional<costmodel::Imbalance>& imbalance);
+[[nodiscard]] std::string time_text(const Run& run, const costmodel::Prediction& prediction);
+[[nodiscard]] std::string interval_text(const Screen& screen, const std::optional<Interval>& interval);
+[[nodiscard]] std::string assumptions_text(const Screen& screen, const Run& run, const ProvenanceCounts& provenance);
 
 /// A line that says so of a schedule that only a study would use.
 [[nodiscard]] std::string study_note(costmodel::Schedule schedule);

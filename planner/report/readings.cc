@@ -9,7 +9,7 @@
 
 #include "costmodel/config/json.h"
 #include "costmodel/step/stage_split.h"
-#include "planner/report/table.h"
+#include "planner/report/screen.h"
 #include "planner/run/fields.h"
 
 namespace foldwise::planner {

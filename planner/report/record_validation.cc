@@ -9,7 +9,7 @@
 
 #include "hwprofiles/load/range.h"
 #include "hwprofiles/records/record_ops.h"
-#include "planner/report/table.h"
+#include "planner/report/screen.h"
 
 namespace foldwise::planner {
 

@@ -12,7 +12,7 @@
 
 #include "costmodel/step/step.h"
 #include "planner/report/prediction_report.h"
-#include "planner/report/table.h"
+#include "planner/report/screen.h"
 #include "planner/report/validation.h"
 
 namespace foldwise::planner {

@@ -7,7 +7,7 @@
 
 #include "costmodel/ops/block_ops.h"
 #include "costmodel/step/energy.h"
-#include "planner/report/table.h"
+#include "planner/report/screen.h"
 
 namespace foldwise::planner {
 

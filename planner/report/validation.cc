@@ -11,7 +11,7 @@
 #include "costmodel/step/reserved_memory.h"
 #include "planner/report/prediction_report.h"
 #include "planner/report/roles.h"
-#include "planner/report/table.h"
+#include "planner/report/screen.h"
 #include "planner/rules/rules.h"
 #include "planner/run/names.h"
 
@@ -128,7 +128,9 @@ Inferences inferences(const Validation& validation) {
   return result;
 }
 
-std::string inferences_text(const Validation& validation) {
+}  // namespace
+
+std::string inferences_text(const Screen& screen, const Validation& validation) {
   const Inferences found = inferences(validation);
   if (found.rows == 0) return "";
   std::string keys;
@@ -136,9 +138,11 @@ std::string inferences_text(const Validation& validation) {
   return "  " +
          wrapped(fmt::format("{} of {} rows state keys that were inferred, not published: {}", found.rows,
                              validation.rows.size() + validation.out_of_memory.size(), keys),
-                 98, 6) +
-         "\n\n";
+                 screen.width - 2, 6) +
+         "\n";
 }
+
+namespace {
 
 // Errors of one kind over all rows in a line: largest and root mean square.
 std::string spread_text(const std::string& what, const std::vector<double>& errors) {
@@ -159,6 +163,8 @@ Bytes reserved_of(const Run& run, const costmodel::StageMemory& memory) {
   return expands ? memory.reserved.expandable : memory.reserved.segments;
 }
 
+}  // namespace
+
 std::string memory_by_rank(const Validation& validation) {
   std::vector<double> peaks, reserved, setup, rest;
   for (const ValidatedRow& row : validation.rows) {
@@ -170,8 +176,10 @@ std::string memory_by_rank(const Validation& validation) {
   const std::string lines = spread_text("allocated peaks of single ranks", peaks) +
                             spread_text("reserved peaks of single ranks", reserved) +
                             spread_text("levels after set-up", setup) + spread_text("levels between steps", rest);
-  return lines.empty() ? "" : "Memory in detail, where a row has it\n" + lines + '\n';
+  return lines.empty() ? "" : "Memory in detail, where a row has it\n" + lines;
 }
+
+namespace {
 
 // Pipeline ranks are the slowest of Megatron's dimensions: global rank r is on pipeline rank r / (world / pp).
 void add_memory_errors(ValidatedRow& row) {
@@ -220,16 +228,32 @@ std::optional<MemoryFigure> memory_figure(const ValidatedRow& row) {
 
 std::string percent(const std::optional<double>& value) { return value ? fmt::format("{:+.1f}", *value) : "-"; }
 
-std::string rows_table(const Validation& validation) {
+std::string rows_table(const Screen& screen, const std::vector<const ValidatedRow*>& rows) {
   Table table({"s", "predicted", "err %", "GiB", "pred.", "err %", "<row"});
-  for (const ValidatedRow& row : validation.rows) {
-    const auto memory = memory_figure(row);
-    table.add({row.step ? seconds_text(row.step->seconds) : "-", seconds_text(row.prediction.step_time.to<double>()),
-               percent(row.step_error_pct), memory ? fmt::format("{:.2f}", memory->measured) : "-",
-               fmt::format("{:.2f}", memory ? memory->predicted : in_gib(peak_allocated(row.prediction))),
-               percent(memory ? memory->error_pct : std::nullopt), run_name(row.run)});
+  for (const ValidatedRow* row : rows) {
+    const auto memory = memory_figure(*row);
+    table.add({row->step ? seconds_text(row->step->seconds) : "-", seconds_text(row->prediction.step_time.to<double>()),
+               percent(row->step_error_pct), memory ? fmt::format("{:.2f}", memory->measured) : "-",
+               fmt::format("{:.2f}", memory ? memory->predicted : in_gib(peak_allocated(row->prediction))),
+               percent(memory ? memory->error_pct : std::nullopt), run_name(row->run)});
   }
-  return table.text();
+  return table.text(2, screen.width);
+}
+
+constexpr std::size_t kWorst = 10;
+
+/// All rows, or those with the largest errors of the step time, then of memory.
+std::vector<const ValidatedRow*> rows_to_show(const Validation& validation, bool all) {
+  std::vector<const ValidatedRow*> rows;
+  for (const ValidatedRow& row : validation.rows) rows.push_back(&row);
+  if (all || rows.size() <= kWorst) return rows;
+  std::ranges::stable_sort(rows, std::ranges::greater{}, [](const ValidatedRow* row) {
+    const auto memory = memory_figure(*row);
+    return std::pair(std::abs(row->step_error_pct.value_or(0.0)),
+                     std::abs(memory ? memory->error_pct.value_or(0.0) : 0.0));
+  });
+  rows.resize(kWorst);
+  return rows;
 }
 
 void add_statistics(Table& table, const std::string& name, const Errors& errors) {
@@ -402,37 +426,46 @@ json validation_json(const Validation& validation, const ErrorModel& errors) {
   return result;
 }
 
-std::string validation_text(const Validation& validation) {
-  std::string out = fmt::format("{} rows predicted, {} skipped\n\n", validation.rows.size(), validation.skipped.size());
-  if (!validation.rows.empty())
-    out += "Measured and predicted seconds per step and GiB of peak allocated memory\n" + rows_table(validation) + '\n';
-  if (!validation.skipped.empty()) {
-    out += "Skipped\n";
-    for (const SkippedRow& row : validation.skipped)
-      out += "  " + wrapped(fmt::format("{}: {}", row.id, row.reason), 98, 6) + '\n';
-    out += '\n';
-  }
-  if (!validation.out_of_memory.empty()) {
-    out += "Rows that ran out of memory when they were measured\n";
-    for (const ValidatedRow& row : validation.out_of_memory)
-      out += fmt::format("  {}: we say that it {} ({:.2f} of {:.2f} GiB)\n", row.run.id,
-                         row.prediction.fits ? "FITS" : "does not fit", in_gib(row.prediction.peak_memory),
-                         in_gib(row.run.hardware.hbm_capacity));
-    out += '\n';
-  }
-  out += inferences_text(validation);
-  out += memory_by_rank(validation);
-  out += "Errors in percent of the measured value: (predicted - measured) / measured\n";
-  out += "Step times first, then peak allocated memory; p90 is the 90th percentile of absolute errors\n";
-  Table all = statistics_table("all rows");
-  add_statistics(all, "", errors_of(validation.rows));
-  out += all.text();
+std::string skipped_text(const Screen& screen, const Validation& validation) {
+  if (validation.skipped.empty()) return "";
+  std::string out = "Skipped\n";
+  for (const SkippedRow& row : validation.skipped)
+    out += "  " + wrapped(fmt::format("{}: {}", row.id, row.reason), screen.width - 2, 6) + '\n';
+  return out;
+}
+
+std::string statistics_text(const Validation& validation) {
+  std::string out = "Step times first, then peak allocated memory; p90 is the 90th percentile of absolute errors\n";
   for (const auto& [name, key] : groupings()) {
     Table table = statistics_table("by " + name);
     for (const auto& [group, errors] : grouped(validation, key)) add_statistics(table, group, errors);
-    if (!table.empty()) out += '\n' + table.text();
+    if (!table.empty()) out += table.text() + '\n';
   }
+  out.pop_back();
   return out;
+}
+
+std::string validation_text(const Screen& screen, const Validation& validation, bool all_rows) {
+  constexpr std::size_t kFew = 5;  // Of rows apart: more are counted, and named by --explain skipped.
+  std::string out = fmt::format("{} rows predicted, {} skipped{}", validation.rows.size(), validation.skipped.size(),
+                                validation.skipped.size() > kFew ? " (--explain skipped)" : "");
+  if (!validation.out_of_memory.empty())
+    out += fmt::format(", {} ran out of memory when measured", validation.out_of_memory.size());
+  out += '\n';
+  if (validation.skipped.size() <= kFew) out += skipped_text(screen, validation);
+  for (const ValidatedRow& row : validation.out_of_memory)
+    if (!row.prediction.fits || validation.out_of_memory.size() <= kFew || all_rows)
+      out += fmt::format("  {}: ran out of memory; predicted that it {} ({:.2f} of {:.2f} GiB)\n", row.run.id,
+                         row.prediction.fits ? "FITS" : "does not fit", in_gib(row.prediction.peak_memory),
+                         in_gib(row.run.hardware.hbm_capacity));
+  if (validation.rows.empty()) return out;
+  out += "\nErrors in percent of the measured value: (predicted - measured) / measured\n";
+  Table all = statistics_table("all rows");
+  add_statistics(all, "", errors_of(validation.rows));
+  out += all.text() + '\n';
+  const bool some = !all_rows && validation.rows.size() > kWorst;
+  out += some ? fmt::format("The {} rows with the largest errors (--rows: all of them)\n", kWorst) : "Rows\n";
+  return out + rows_table(screen, rows_to_show(validation, all_rows));
 }
 
 std::string evidence_text(const std::vector<const Validation*>& validations) {

@@ -8,6 +8,7 @@
 
 #include "costmodel/step/prediction.h"
 #include "planner/report/error_model.h"
+#include "planner/report/screen.h"
 #include "planner/run/run_file.h"
 
 // Predictions against published measurements, row by row: what `validate` computes and prints.
@@ -74,6 +75,13 @@ struct Validation {
 [[nodiscard]] std::string evidence_text(const std::vector<const Validation*>& validations);
 
 [[nodiscard]] nlohmann::json validation_json(const Validation& validation, const ErrorModel& errors);
-[[nodiscard]] std::string validation_text(const Validation& validation);
+/// Counts, the errors of all rows, and the ten worst rows or all of them.
+[[nodiscard]] std::string validation_text(const Screen& screen, const Validation& validation, bool all_rows);
+/// What `validate --explain` says besides: why rows were skipped; errors by model, system, precision and release; the
+/// keys that no source states; and the levels of memory of single ranks.
+[[nodiscard]] std::string skipped_text(const Screen& screen, const Validation& validation);
+[[nodiscard]] std::string statistics_text(const Validation& validation);
+[[nodiscard]] std::string inferences_text(const Screen& screen, const Validation& validation);
+[[nodiscard]] std::string memory_by_rank(const Validation& validation);
 
 }  // namespace foldwise::planner

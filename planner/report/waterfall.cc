@@ -11,7 +11,7 @@
 #include <tuple>
 #include <utility>
 
-#include "planner/report/table.h"
+#include "planner/report/screen.h"
 
 namespace foldwise::planner {
 

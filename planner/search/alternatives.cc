@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <array>
+#include <atomic>
 #include <cstdint>
 #include <functional>
 #include <iterator>
@@ -334,8 +335,8 @@ void prefer_plain(const PlanProblem& problem, PlanResult& result) {
   Plan& first = plans.front();
   if (first.prediction.step_time > fastest) {
     first.lead.clear();
-    first.why.push_back(fmt::format("{:.1f} % slower than the fastest found, plainer than it or with more memory left",
-                                    100.0 * ((first.prediction.step_time / fastest).to<double>() - 1.0)));
+    first.preferred = fmt::format("{:.1f} % slower than the fastest found, plainer than it or with more memory left",
+                                  100.0 * ((first.prediction.step_time / fastest).to<double>() - 1.0));
     result.proven = false;
   }
   std::erase_if(result.alternatives,
@@ -343,7 +344,7 @@ void prefer_plain(const PlanProblem& problem, PlanResult& result) {
   result.pareto = pareto_of(plans);
 }
 
-void prefer_on_any_host(const PlanProblem& problem, PlanResult& result, const std::function<bool()>& goes_on) {
+void prefer_on_any_host(const PlanProblem& problem, PlanResult& result, const std::function<bool(double)>& goes_on) {
   const FollowUpParameters& p = problem.parameters.follow_up;
   const std::optional<costmodel::HostSpec> slow = problem.hardware.host.of_virtual_machine();
   if (!slow) return;
@@ -358,7 +359,7 @@ void prefer_on_any_host(const PlanProblem& problem, PlanResult& result, const st
     PlanProblem other = problem;
     other.hardware = hardware;
     other.effort = share_of_effort(problem, p.host_share);
-    there = plan(other, [&](const Progress&) { return goes_on(); }).plans;
+    there = plan(other, [&](const Progress& now) { return goes_on(now.effort); }).plans;
     for (Plan& plan : there) {
       plan.prediction = costmodel::predict(problem.model, plan.options, problem.hardware);
       plan.why = limits(problem, plan);
@@ -386,12 +387,13 @@ void prefer_on_any_host(const PlanProblem& problem, PlanResult& result, const st
   });
   if (loss(before) - loss(**better) < p.idle) return;
   Plan first = **better;
-  first.why.push_back(fmt::format(
-      "hosts differ: at the profile's prices plan 2 takes {:.4g} s, but on virtual machines like the measured ones "
-      "{:.4g} s, and this plan {:.4g} s",
+  first.preferred = fmt::format(
+      "hosts differ: at the profile's prices another plan takes {:.4g} s, but on virtual machines like the measured "
+      "ones {:.4g} s, and this plan {:.4g} s",
       before.prediction.step_time.to<double>(), before.on_virtual_machine->to<double>(),
-      first.on_virtual_machine->to<double>()));
+      first.on_virtual_machine->to<double>());
   first.lead.clear();
+  for (Plan& plan : result.plans) plan.preferred.clear();
   std::erase_if(result.plans, [&](const Plan& plan) { return plan.options == first.options; });
   std::erase_if(result.alternatives, [&](const Alternative& alternative) {
     return alternative.plan && alternative.plan->options == first.options;
@@ -406,7 +408,7 @@ void prefer_on_any_host(const PlanProblem& problem, PlanResult& result, const st
 }
 
 std::optional<Alternative> with_other_states(const PlanProblem& problem, const Plan& first,
-                                             const std::function<bool()>& goes_on) {
+                                             const std::function<bool(double)>& goes_on) {
   const std::array keys{"optimizer.exp_avg_dtype", "optimizer.exp_avg_sq_dtype"};
   const auto named = [&](const char* key) { return problem.space.find(key) != nullptr; };
   if (std::ranges::any_of(keys, named) || named("optimizer.precision_aware")) return std::nullopt;
@@ -420,15 +422,16 @@ std::optional<Alternative> with_other_states(const PlanProblem& problem, const P
   for (const auto& [key, values] : result.set) other.space.set(key, values);
   other.top = 1;
   other.effort = share_of_effort(problem, problem.parameters.follow_up.states_share);
-  PlanResult found = plan(other, [&](const Progress&) { return goes_on(); });
+  PlanResult found = plan(other, [&](const Progress& now) { return goes_on(now.effort); });
   if (!found.plans.empty()) result.plan = std::move(found.plans.front());
   return result;
 }
 
-void find_alternatives(const PlanProblem& problem, PlanResult& result, const std::function<bool()>& asked_to_go_on,
-                       SharedCosts& costs) {
+void find_alternatives(const PlanProblem& problem, PlanResult& result,
+                       const std::function<bool(double)>& asked_to_go_on, SharedCosts& costs) {
   const FollowUpParameters& p = problem.parameters.follow_up;
-  GoesOn caller(asked_to_go_on);
+  std::atomic<double> done = 0.0;  // Of the first round, which takes longest.
+  GoesOn caller([&] { return asked_to_go_on(done); });
   const std::function<bool()> goes_on = std::ref(caller);
   std::vector<Plan> known = result.plans;
   std::set<std::string> asked;
@@ -448,7 +451,10 @@ void find_alternatives(const PlanProblem& problem, PlanResult& result, const std
     std::vector<std::vector<Plan>> answers(sets.size());
     tbb::parallel_for(
         std::size_t{0}, sets.size(),
-        [&](std::size_t i) { answers[i] = searched(problem, sets[i], first, known, how, goes_on, costs); },
+        [&](std::size_t i) {
+          answers[i] = searched(problem, sets[i], first, known, how, goes_on, costs);
+          if (round == 0) done.fetch_add(1.0 / static_cast<double>(sets.size()));
+        },
         tbb::simple_partitioner());
     for (std::vector<Plan>& answer : answers) std::ranges::move(answer, std::back_inserter(known));
     std::vector<Plan> better;

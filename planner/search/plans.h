@@ -26,6 +26,7 @@ struct Plan {
   costmodel::Imbalance imbalance;  ///< Fits into the device too, without headroom.
   std::vector<std::string> why;    ///< What limits it.
   std::string lead;                ///< What it wins over the next plan by; empty: it is the last.
+  std::string preferred{};         ///< Why it comes first though another is as fast or faster; else empty.
   /// Its step at the host's prices of virtual machines (HostSpec::of_virtual_machine); explain() fills it. None: the
   /// system's are measured.
   std::optional<Seconds> on_virtual_machine{};
@@ -106,11 +107,21 @@ struct PlanResult {
   double explained_seconds = 0.0;    ///< That explain() took.
 };
 
+/// What the work of an answer consists of, in order.
+enum class Work : std::uint8_t { kSearch, kAlternatives, kHosts, kStates, kUnproven, kList };
+/// Told what is being done and which share of that is; returns whether to go on.
+using Doing = std::function<bool(Work, double done)>;
+
 /// How far a search is. Reported by one thread at a time.
 struct Progress {
   double effort = 0.0;  ///< Share of PlanProblem::effort: at 1 the search ends, proven or not.
   Seconds best{};       ///< Step time of the best plan so far; 0: none yet.
   Seconds least{};      ///< No plan is faster.
+  /// Of the whole answer, as foldwise::plan() knows it: the share of its work that is done, and from the end of the
+  /// search on its first plan, which explanations may still replace.
+  Work work = Work::kSearch;
+  double share = 0.0;
+  const Plan* first = nullptr;
 };
 
 /// What limits the plan, a line each.

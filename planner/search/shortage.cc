@@ -214,16 +214,28 @@ Shortage shortage(const PlanProblem& problem, const std::function<bool()>& asked
   return result;
 }
 
-void explain(const PlanProblem& problem, PlanResult& result, const Question& goes_on, SharedCosts* shared) {
+namespace {
+
+std::function<bool(double)> part_of(const Doing& doing, Work work) {
+  return [&doing, work](double done) { return !doing || doing(work, done); };
+}
+
+}  // namespace
+
+void choose_first(const PlanProblem& problem, PlanResult& result, const Doing& doing) {
+  prefer_plain(problem, result);
+  prefer_on_any_host(problem, result, part_of(doing, Work::kHosts));
+}
+
+void explain(const PlanProblem& problem, PlanResult& result, const Doing& doing, SharedCosts* shared) {
   const auto start = std::chrono::steady_clock::now();
   const std::optional<tbb::global_control> limit = thread_limit(problem.threads);
-  const Question always = [&] { return !goes_on || goes_on(); };
+  const Question always = [&] { return !doing || doing(Work::kAlternatives, 0.0); };
   SharedCosts own;
   if (!result.plans.empty()) {
-    find_alternatives(problem, result, always, shared != nullptr ? *shared : own);
-    prefer_plain(problem, result);
-    prefer_on_any_host(problem, result, always);
-    result.other_states = with_other_states(problem, result.plans.front(), always);
+    find_alternatives(problem, result, part_of(doing, Work::kAlternatives), shared != nullptr ? *shared : own);
+    choose_first(problem, result, doing);
+    result.other_states = with_other_states(problem, result.plans.front(), part_of(doing, Work::kStates));
   } else if (always())
     result.shortage = shortage(problem, always);
   result.explained_seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();

@@ -16,7 +16,9 @@ namespace foldwise::planner {
 
 /// Fills what a result says besides its plans: alternatives to the choices of the first one, or why there is none.
 /// `shared`: with the search that found the result.
-void explain(const PlanProblem& problem, PlanResult& result, const std::function<bool()>& goes_on = {},
-             SharedCosts* shared = nullptr);
+void explain(const PlanProblem& problem, PlanResult& result, const Doing& doing = {}, SharedCosts* shared = nullptr);
+
+/// Only puts the plan first that explain() would, as far as no alternative turns out faster. Requires a plan.
+void choose_first(const PlanProblem& problem, PlanResult& result, const Doing& doing = {});
 
 }  // namespace foldwise::planner

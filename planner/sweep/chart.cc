@@ -154,6 +154,8 @@ std::string legend_svg(const std::string& name, std::size_t line, const LineStyl
                      y, x + 22.0, style.stroke(), x + 28.0, y + 4.0, escaped(name));
 }
 
+}  // namespace
+
 void check_column(const Sweep& sweep, const std::vector<SweepRow>& rows, const std::string& y) {
   const std::vector<std::string> columns = sweep.columns();
   const auto fail = [&](const std::string& message) { throw ConfigError({{{"command line", 0, "--y"}, message}}); };
@@ -163,8 +165,6 @@ void check_column(const Sweep& sweep, const std::vector<SweepRow>& rows, const s
     if (!row.at(y).is_null() && !row.at(y).is_number())
       fail(fmt::format("expected a column of numbers, found \"{}\"", y));
 }
-
-}  // namespace
 
 std::string sweep_svg(const Sweep& sweep, const std::vector<SweepRow>& rows, const std::string& y) {
   check_column(sweep, rows, y);
