@@ -7,7 +7,7 @@
 #include "planner/run/fields.h"
 #include "planner/search/order.h"
 
-// What is next to what, by the table of fields.
+// Neighbours of values and of assignments, derived from the table of fields.
 namespace foldwise::planner {
 
 /// Values of a field to try beside `now`, in each list one after the other: of numbers those below and those above, the
