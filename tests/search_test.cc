@@ -1021,7 +1021,8 @@ TEST(Search, WithoutEffortNothingIsProven) {
 }
 
 // Does a search give an answer that is right without any one of its strategies, and does its log account for all of its
-// effort? Without polish, which moves layers to splits that a proof says nothing of.
+// effort? Without polish, which moves layers to splits that a proof says nothing of. Local search, too, balances layers
+// with what they recompute, so without it the fastest may be slower.
 TEST(Search, EveryStrategyCanBeSwitchedOff) {
   PlanProblem problem = llama();
   problem.parameters.off = {StrategyName::kPolish};
@@ -1043,9 +1044,10 @@ TEST(Search, EveryStrategyCanBeSwitchedOff) {
     }
     EXPECT_EQ(effort, result.effort);
     EXPECT_EQ(result.proven, !off.contains(StrategyName::kProof));
-    EXPECT_LE(result.least, whole.plans.front().prediction.step_time);
     ASSERT_FALSE(result.plans.empty());
     EXPECT_GE(seconds(result.plans.front()), seconds(whole.plans.front()) * (1.0 - kEqual));
+    if (off.contains(StrategyName::kLocalSearch)) continue;
+    EXPECT_LE(result.least, whole.plans.front().prediction.step_time);
     if (result.proven) {
       EXPECT_LE(seconds(result.plans.front()), seconds(whole.plans.front()) * (1.0 + kEqual));
     }

@@ -55,33 +55,32 @@ std::vector<std::vector<Move>> moves_from(const DecisionOrder& order, const Assi
   return moves;
 }
 
-Neighbourhood neighbourhood_of(const PlanProblem& problem, const DecisionOrder& order, const Solution& centre) {
-  const Assignment at = order.in_order(centre.assignment, order.size());
+Neighbourhood neighbourhood_of(const PlanProblem& problem, const DecisionOrder& order, const Assignment& at,
+                               const TrainingOptions& options) {
   const std::vector<std::vector<Move>> moves = moves_from(order, at);
-  const auto counts = [&](std::size_t i, const TrainingOptions& options) {
-    return order.at(i).field->counts_in(problem.model, options);
+  const auto counts = [&](std::size_t i, const TrainingOptions& with) {
+    return order.at(i).field->counts_in(problem.model, with);
   };
-  const auto with = [&](std::initializer_list<Move> made) {
+  const auto moved = [&](std::initializer_list<Move> made) {
     Assignment other = at;
     for (const Move& move : made) other[move.position] = move.value;
     return other;
   };
   Neighbourhood result;
   for (std::size_t i = 0; i < at.size(); ++i) {
-    if (!counts(i, centre.options)) continue;
+    if (!counts(i, options)) continue;
     const std::vector<json>& values = order.at(i).values;
     for (std::size_t value = 0; value < values.size(); ++value)
       if (one_member_swapped(values[value], values[at[i]]))
-        result.twos.push_back(with({{i, static_cast<std::uint16_t>(value)}}));
+        result.twos.push_back(moved({{i, static_cast<std::uint16_t>(value)}}));
     for (const Move& one : moves[i]) {
-      result.ones.push_back(with({one}));
-      TrainingOptions changed = centre.options;
+      result.ones.push_back(moved({one}));
+      TrainingOptions changed = options;
       order.at(i).field->value.set(changed, values[one.value]);
       for (std::size_t k = 0; k < at.size(); ++k) {
-        const bool lets = !counts(k, centre.options) && counts(k, changed);
+        const bool lets = !counts(k, options) && counts(k, changed);
         for (const Move& two : moves[k])
-          if (lets || (k < i && one.next && two.next && counts(k, centre.options)))
-            result.twos.push_back(with({one, two}));
+          if (lets || (k < i && one.next && two.next && counts(k, options))) result.twos.push_back(moved({one, two}));
       }
     }
   }

@@ -3,11 +3,11 @@
 #include <nlohmann/json.hpp>
 #include <vector>
 
+#include "costmodel/parallel/options.h"
 #include "planner/run/fields.h"
-#include "planner/search/incumbents.h"
 #include "planner/search/order.h"
 
-// What is next to what, by the table of fields.
+// Neighbours of values and of assignments, derived from the table of fields.
 namespace foldwise::planner {
 
 /// Values of a field to try beside `now`, in each list one after the other: of numbers those below and those above, the
@@ -25,13 +25,14 @@ struct Move {
 /// The moves from the values of an assignment, in the order of decision: [positions].
 [[nodiscard]] std::vector<std::vector<Move>> moves_from(const DecisionOrder& order, const Assignment& assignment);
 
-/// Assignments, in the order of decision, that differ from a candidate's by one move, and by two: by the next value
-/// each, or, where the first move lets another field count which did not, by any of that one; and by a member of a set
-/// in another's place.
+/// Assignments that differ from one by one move, and by two: by the next value each, or, where the first move lets
+/// another field count which did not, by any of that one; and by a member of a set in another's place. Moves of fields
+/// that do not count in `options` are left out.
 struct Neighbourhood {
   std::vector<Assignment> ones, twos;
 };
+/// `assignment`: in the order of decision, of all dimensions or of the first ones.
 [[nodiscard]] Neighbourhood neighbourhood_of(const PlanProblem& problem, const DecisionOrder& order,
-                                             const Solution& centre);
+                                             const Assignment& assignment, const costmodel::TrainingOptions& options);
 
 }  // namespace foldwise::planner

@@ -30,12 +30,12 @@ inline constexpr std::size_t kStrategies = costmodel::enumerators<StrategyName>(
 struct Budget {
   std::int64_t most = 0;  ///< Microseconds of a core, about: counted, not measured, so that it is the same everywhere.
   bool dive = false;      ///< Finds something good soon, and proves nothing.
-  int pipelines = 0;      ///< Of a dive: pipelines of each PP that are explored,
-  int steps = 0;          ///< and pipelines with a choice of the step.
+  int pipelines = 0;      ///< A dive explores so many pipelines of each PP,
+  int steps = 0;          ///< and so many pairs of a pipeline and a step.
 };
 
-// What each thing that a search does is counted as: microseconds of a core, about (one takes 0.6 to 2 on our machines,
-// by model). Counted, not measured, so that a search ends at the same place on every machine.
+// Prices: the counted effort of each thing that a search does, in microseconds of a core, about (one takes 0.6 to 2 on
+// our machines, by model). Counted, not measured, so that a search ends at the same place on every machine.
 namespace price {
 inline constexpr std::int64_t kSizes = 1;               ///< A bound of sizes of experts (EP, ETP).
 inline constexpr std::int64_t kNode = 9;                ///< A bound of a choice of experts.
@@ -49,20 +49,20 @@ inline constexpr std::int64_t kSchedule = 5;            ///< A schedule that is 
 inline constexpr std::int64_t kTasks = 150;             ///< so many of its tasks are one.
 }  // namespace price
 
-// What an answer promises (docs/search.md#answer); tests/search_test.cc holds it to this.
+// The promises of an answer (docs/search.md#answer), which tests/search_test.cc checks.
 /// A layout is listed if it takes no longer than this times the fastest one: what is slower is no choice.
 inline constexpr double kWindow = 1.25;
 /// The fastest plan is exact. Of another layout a plan may be missed that is faster by no more than this share of its
 /// time, which is less than the model errs by (docs/accuracy.md).
 inline constexpr double kTolerance = 0.05;
-/// Of a step's time: less is no gain.
+/// A smaller share of a step's time is no gain.
 inline constexpr double kExact = 1e-4;
 
 // Parameters. In brackets: the range that makes sense. Efforts are microseconds of a core, about; a share is one part
 // in so many of PlanProblem::effort. Values without a source were chosen by first plans of many questions;
 // docs/search.md#parameters has what half and twice of each gives today.
 
-/// Of searches beside the one for the plans (docs/search.md#other-questions).
+/// Parameters of the searches beside the one for the plans (docs/search.md#other-questions).
 struct FollowUpParameters {
   /// [16, 256] Share of an alternative's local search and its search near the first plan. There are some twenty.
   std::int64_t near_share = 64;
@@ -110,7 +110,7 @@ struct SearchParameters {
   std::set<StrategyName> off{};
 
   // Dive.
-  /// Of each node [1'000, 50'000].
+  /// [1'000, 50'000] The effort for each node.
   Budget dive{.most = 6'000, .dive = true, .pipelines = 2, .steps = 150};
   /// [1, 10] Choices of experts below each choice of attention.
   std::size_t dive_rounds = 3;

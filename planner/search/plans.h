@@ -16,11 +16,11 @@
 #include "planner/search/parameters.h"
 #include "planner/search/space.h"
 
-// What a search answers.
+// The answer of a search.
 namespace foldwise::planner {
 
 struct Plan {
-  Assignment assignment;  ///< Of the candidate.
+  Assignment assignment;
   costmodel::TrainingOptions options;
   costmodel::Prediction prediction;
   costmodel::Imbalance imbalance;  ///< Fits into the device too, without headroom.
@@ -64,7 +64,7 @@ struct Shortage {
   std::vector<WayOut> ways;       ///< More GPUs, another batch, shorter sequences: the least change of each that helps.
 };
 
-/// What a strategy did in a search.
+/// The work and the gains of a strategy in one search.
 struct StrategyUse {
   std::int64_t steps = 0;   ///< Times that its turn came.
   std::int64_t moves = 0;   ///< Nodes that it explored and candidates that it tried.
@@ -83,7 +83,7 @@ struct PlanResult {
   std::int64_t composed = 0;   ///< Candidates, splits of layers counted, whose costs were added up.
   std::int64_t fitting = 0;    ///< Of them, those that fit.
   std::int64_t simulated = 0;  ///< Of them, those whose schedule was run.
-  SearchLog log{};             ///< What its strategies did.
+  SearchLog log{};             ///< The work of each strategy.
   double seconds = 0.0;
   /// That nothing is faster than the first plan, by more than 0.01 % (docs/search.md#answer); false: the search ended
   /// before that.
@@ -124,7 +124,7 @@ struct Progress {
   const Plan* first = nullptr;
 };
 
-/// What limits the plan, a line each.
+/// The costs and the memory that limit the plan, a line each.
 [[nodiscard]] std::vector<std::string> limits(const PlanProblem& problem, const Plan& plan);
 
 /// Adds plans that another search of the problem found and puts the answer in order: the fastest of each layout, at

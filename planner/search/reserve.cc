@@ -18,9 +18,9 @@ using namespace costmodel;  // NOLINT(google-build-using-namespace): this file i
 
 namespace {
 
-/// Whether torch has room for the plan in that share of the device's memory, and never has to give memory back on the
-/// whole device: runs of which a replay said that they do so once did it in every step
-/// (benchmarks/accuracy/started.md#started). What takes too long to replay has room.
+/// True if torch has room for the plan in that share of the device's memory and never gives memory back on the whole
+/// device, or if a replay takes too long. Plans whose replay gave memory back once did it in every step when they ran
+/// (benchmarks/accuracy/started.md#started).
 bool has_room(const PlanProblem& problem, const TrainingOptions& options, double share, Prediction& prediction) {
   const Step step = compose_step(problem.model, options, problem.hardware);
   const Bytes most = share / problem.parameters.certain_share * problem.hardware.hbm_capacity;
@@ -113,7 +113,7 @@ PlanResult search_with_reserve(const PlanProblem& problem, const std::vector<Sol
     if (more.plans.empty() || fastest(more.plans) > p.worth_pressure * fastest(all.pressed)) break;
     first = vet(learnt, std::move(more.plans), all);
   }
-  // What one plan must have leaves out others that torch has room for: again with less of it.
+  // The reserve of one plan leaves out others that need less: again with less.
   AllocatorReserve least = problem.reserve, most = learnt.reserve;
   for (int again = 0; left_out && !first && again < p.reserve_bisections; ++again) {
     learnt.reserve = {.plain = (least.plain + most.plain) / 2.0,

@@ -4,8 +4,8 @@
 
 #include "planner/search/plans.h"
 
-// What PyTorch's allocator reserves beyond what counts as needed. Only a replay of it tells, which costs as much as a
-// thousand candidates: so plans are replayed, and no other candidate (docs/search.md#reserve).
+// Memory that PyTorch's allocator reserves beyond what counts as needed. Only a replay of it tells how much. It costs
+// as much as a thousand candidates: so plans are replayed, and no other candidate (docs/search.md#reserve).
 namespace foldwise::planner {
 
 /// Replays a plan's allocations (docs/memory.md#reserved) into its prediction: whether torch runs out of memory, or

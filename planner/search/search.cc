@@ -21,7 +21,7 @@ class Steps {
  public:
   explicit Steps(SearchState& state) : state_(state) {}
 
-  /// Whether the strategy has more to try.
+  /// Runs a step unless the strategy is off. True: the strategy has more to try.
   bool run(StrategyName name, const std::function<bool()>& step) {
     if (state_.parameters.off.contains(name)) return false;
     const std::int64_t effort = state_.effort(), moves = state_.moves;
@@ -62,7 +62,7 @@ PlanResult search(const PlanProblem& problem, const std::function<bool(const Pro
   state.open_roots();
   steps.run(StrategyName::kDive, dive);
   if (!state.found() && !state.stopped()) steps.run(StrategyName::kRestriction, restriction);
-  // What a proof finds is improved first.
+  // Something faster that a proof finds is improved first.
   for (double before = 0.0; state.incumbents.fastest() != before && state.left() > 0 && !state.stopped();) {
     local.begin(state);
     neighbourhoods.begin(state);

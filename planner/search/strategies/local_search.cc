@@ -8,6 +8,14 @@
 #include "planner/search/strategies/state.h"
 
 namespace foldwise::planner {
+namespace {
+
+Neighbourhood around(const SearchState& search, const Solution& centre) {
+  return neighbourhood_of(search.problem, search.order, search.order.in_order(centre.assignment, search.order.size()),
+                          centre.options);
+}
+
+}  // namespace
 
 void LocalSearch::begin(const SearchState& search) { left_ = search.share(search.parameters.local_share); }
 
@@ -27,7 +35,7 @@ void LocalSearch::descend(SearchState& search, std::int64_t effort) {
 }
 
 void LocalSearch::repair(SearchState& search, const Solution& start, std::int64_t end) {
-  const Neighbourhood near = neighbourhood_of(search.problem, search.order, start);
+  const Neighbourhood near = around(search, start);
   static_cast<void>(any_faster(search, {search.order.in_order(start.assignment, search.order.size())}, start, end) ||
                     any_faster(search, near.ones, start, end) || any_faster(search, near.twos, start, end));
 }
@@ -36,7 +44,7 @@ void LocalSearch::repair(SearchState& search, const Solution& start, std::int64_
 bool LocalSearch::move(SearchState& search, std::size_t from, std::int64_t end) {
   for (const Solution& centre : search.incumbents.first(from))
     if (centres_.insert({centre.assignment, centre.options.pipeline.layout}).second) {
-      const Neighbourhood near = neighbourhood_of(search.problem, search.order, centre);
+      const Neighbourhood near = around(search, centre);
       static_cast<void>(any_faster(search, near.ones, centre, end) || any_faster(search, near.twos, centre, end));
       return true;
     }

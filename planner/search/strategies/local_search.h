@@ -29,7 +29,7 @@ class LocalSearch : public Strategy {
   static bool any_faster(SearchState& search, const std::vector<Assignment>& neighbours, const Solution& centre,
                          std::int64_t end);
 
-  std::int64_t left_ = 0;                                 ///< Of the round's effort.
+  std::int64_t left_ = 0;                                 ///< Effort of the round that is left.
   std::set<std::pair<Assignment, std::string>> centres_;  ///< With their splits.
 };
 

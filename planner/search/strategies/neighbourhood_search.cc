@@ -3,35 +3,27 @@
 #include <tbb/parallel_for.h>
 
 #include <algorithm>
-#include <cstdlib>
+#include <iterator>
 #include <utility>
 
+#include "planner/search/neighbourhood.h"
 #include "planner/search/strategies/state.h"
 
 namespace foldwise::planner {
 namespace {
 
-/// Choices of attention and experts that differ in one dimension, or in two by one value each, and may take less than
-/// `limit` seconds: the least bounds first.
-std::vector<Node> neighbours(SearchState& search, const Assignment& centre, double limit) {
-  std::vector<Assignment> near;
-  for (std::size_t i = 0; i < centre.size(); ++i) {
-    const auto values = static_cast<std::uint16_t>(search.order.at(i).values.size());
-    for (std::uint16_t index = 0; index < values; ++index) {
-      Assignment other = centre;
-      other[i] = index;
-      near.push_back(other);
-      if (std::abs(int{index} - int{centre[i]}) != 1) continue;
-      for (std::size_t k = 0; k < i; ++k)
-        for (const int step : {-1, 1}) {
-          const int value = centre[k] + step;
-          if (value < 0 || value >= static_cast<int>(search.order.at(k).values.size())) continue;
-          Assignment two = other;
-          two[k] = static_cast<std::uint16_t>(value);
-          near.push_back(two);
-        }
-    }
-  }
+/// The incumbent's choice of attention and experts.
+Assignment node_of(const SearchState& search, const Solution& incumbent) {
+  return search.order.in_order(incumbent.assignment, search.order.end_of(Level::kExperts));
+}
+
+/// The incumbent's node and its neighbours that may take less than the incumbent: the least bounds first.
+std::vector<Node> neighbours(SearchState& search, const Solution& incumbent) {
+  const double limit = search.incumbents.fastest();
+  std::vector<Assignment> near = {node_of(search, incumbent)};
+  Neighbourhood moves = neighbourhood_of(search.problem, search.order, near.front(), incumbent.options);
+  std::ranges::move(moves.ones, std::back_inserter(near));
+  std::ranges::move(moves.twos, std::back_inserter(near));
   std::vector<std::optional<std::pair<double, Assignment>>> bounded(near.size());
   tbb::parallel_for(std::size_t{0}, near.size(), [&](std::size_t i) { bounded[i] = search.worker().node(near[i]); });
   std::vector<Node> nodes;
@@ -55,25 +47,23 @@ void NeighbourhoodSearch::begin(const SearchState& search) {
 }
 
 bool NeighbourhoodSearch::step(SearchState& search) {
-  if (const std::optional<Assignment> centre = next_centre(search, own_)) {
+  if (const std::optional<Solution> centre = next_centre(search, own_)) {
     explore_own(search, *centre);
     return true;
   }
   return explore(search, dives_) || explore(search, explored_) || explore(search, wide_) || explore_centres(search);
 }
 
-std::optional<Assignment> NeighbourhoodSearch::next_centre(SearchState& search, Pass& pass) {
-  for (const Solution& incumbent : search.incumbents.first(pass.from)) {
-    Assignment node = search.order.in_order(incumbent.assignment, search.order.end_of(Level::kExperts));
-    if (pass.centres.insert(node).second) return node;
-  }
+std::optional<Solution> NeighbourhoodSearch::next_centre(SearchState& search, Pass& pass) {
+  for (Solution& incumbent : search.incumbents.first(pass.from))
+    if (pass.centres.insert(node_of(search, incumbent)).second) return std::move(incumbent);
   return std::nullopt;
 }
 
 bool NeighbourhoodSearch::explore(SearchState& search, Pass& pass) {
-  const std::optional<Assignment> centre = next_centre(search, pass);
+  const std::optional<Solution> centre = next_centre(search, pass);
   if (!centre) return false;
-  const std::vector<Node> nodes = neighbours(search, *centre, search.incumbents.fastest());
+  const std::vector<Node> nodes = neighbours(search, *centre);
   const double enough = (1.0 - search.parameters.enough) * search.incumbents.fastest();
   for (std::size_t from = 0; from < nodes.size() && search.incumbents.fastest() > enough && search.may_improve();) {
     std::vector<Node> some;
@@ -86,10 +76,10 @@ bool NeighbourhoodSearch::explore(SearchState& search, Pass& pass) {
 
 /// Explores what is below the node and meanwhile dives below its neighbours, for as much effort: other threads would
 /// have nothing to do.
-void NeighbourhoodSearch::explore_own(SearchState& search, const Assignment& centre) {
-  std::vector<Assignment> nodes = {centre};
+void NeighbourhoodSearch::explore_own(SearchState& search, const Solution& centre) {
+  std::vector<Assignment> nodes = {node_of(search, centre)};
   const auto beside = static_cast<std::size_t>(own_.budget.most / dives_.budget.most);
-  for (Node& node : neighbours(search, centre, search.incumbents.fastest()))
+  for (Node& node : neighbours(search, centre))
     if (nodes.size() <= beside && dives_.seen.insert(node.assignment).second)
       nodes.push_back(std::move(node.assignment));
   std::vector<Explored> explored(nodes.size());
@@ -105,8 +95,8 @@ void NeighbourhoodSearch::explore_own(SearchState& search, const Assignment& cen
 /// Explores the centres' own nodes for longest, side by side. False: it was done.
 bool NeighbourhoodSearch::explore_centres(SearchState& search) {
   std::vector<Node> nodes;
-  while (const std::optional<Assignment> centre = next_centre(search, longest_))
-    nodes.push_back({.assignment = *centre});
+  while (const std::optional<Solution> centre = next_centre(search, longest_))
+    nodes.push_back({.assignment = node_of(search, *centre)});
   if (nodes.empty()) return false;
   search.explore(std::move(nodes), longest_.budget);
   return true;

@@ -4,6 +4,7 @@
 #include <set>
 #include <vector>
 
+#include "planner/search/incumbents.h"
 #include "planner/search/parameters.h"
 #include "planner/search/space.h"
 #include "planner/search/strategies/strategy.h"
@@ -27,11 +28,11 @@ class NeighbourhoodSearch : public Strategy {
     std::size_t from = 1;
     std::set<Assignment> centres{}, seen{};
   };
-  /// The first incumbent's node that has not been a centre.
-  static std::optional<Assignment> next_centre(SearchState& search, Pass& pass);
+  /// The first incumbent whose node has not been a centre.
+  static std::optional<Solution> next_centre(SearchState& search, Pass& pass);
   /// Explores neighbours until one is faster. False: there was no centre left.
   static bool explore(SearchState& search, Pass& pass);
-  void explore_own(SearchState& search, const Assignment& centre);
+  void explore_own(SearchState& search, const Solution& centre);
   bool explore_centres(SearchState& search);
 
   Pass own_, dives_, explored_, wide_, longest_;

@@ -30,7 +30,7 @@ std::vector<Node> children_of(SearchState& search, const std::vector<Node>& node
   return all;
 }
 
-/// Of choices of experts, those that may be faster than `known`.
+/// Number of choices of experts that may be faster than `known`.
 std::int64_t doubtful(const std::vector<Node>& experts, double known) {
   return std::ranges::count_if(experts, [&](const Node& node) { return node.bound < known; });
 }
@@ -93,7 +93,7 @@ void Proof::explore(SearchState& search, double known, std::int64_t all) {
   const SearchParameters& p = search.parameters;
   SearchState::OpenNodes& open = search.open;
   const std::int64_t begin = search.effort();
-  std::int64_t left = all;  // Of those that may be faster than what is known.
+  std::int64_t left = all;  // Nodes that may still be faster than `known`.
   const auto below_limit = [&] { return !open.empty() && open.top().bound < search.incumbents.limit(); };
   const auto affordable = [&] {
     return open.top().level == Level::kAttention || effort_of_visit(p, open.top()) <= search.left();

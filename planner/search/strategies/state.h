@@ -15,7 +15,7 @@
 #include "planner/search/order.h"
 #include "planner/search/plans.h"
 
-// What the strategies of a search share.
+// The state that the strategies of a search share.
 namespace foldwise::planner {
 
 /// A partial assignment, and a lower bound of the step time of its candidates, in seconds.
@@ -54,14 +54,14 @@ class SearchState {
   [[nodiscard]] std::int64_t left() const { return problem.effort - effort_; }
   [[nodiscard]] std::int64_t share(std::int64_t parts) const { return problem.effort / parts; }
   void spend(std::int64_t microseconds) { effort_ += microseconds; }
-  /// Whether neighbourhoods may still be searched.
+  /// True until the effort for local search and neighbourhood search is spent.
   [[nodiscard]] bool may_improve() const {
     return static_cast<double>(effort_) < parameters.until * static_cast<double>(problem.effort);
   }
   /// Reports progress; whether its caller wants to go on.
   bool goes_on();
   [[nodiscard]] bool stopped() const { return stopped_; }
-  /// Whether there is an incumbent.
+  /// True if there is an incumbent.
   [[nodiscard]] bool found() const;
   /// No candidate takes fewer seconds.
   [[nodiscard]] double least() const;
@@ -71,7 +71,7 @@ class SearchState {
   void open_roots();
   /// The calling thread's own. `counts`: what rules refuse, and nothing else does so again.
   Evaluator& worker(bool counts = false);
-  /// Of each choice of attention the `most` choices of experts below it with the least bounds, below `limit` seconds.
+  /// The `most` choices of experts with the least bounds, below `limit` seconds, of each choice of attention.
   std::vector<std::vector<Node>> children(const std::vector<Assignment>& attentions, double limit, std::size_t most,
                                           bool counts);
   /// Explores what is below nodes, in batches, so that what the first find is a limit for the others. Without any
@@ -90,7 +90,7 @@ class SearchState {
   const std::function<bool(const Progress&)>* progress_;
   bool stopped_ = false;
   std::int64_t effort_ = 0;
-  Bytes capacity_;  ///< That a plan may use.
+  Bytes capacity_;  ///< Bytes that a plan may use.
   tbb::enumerable_thread_specific<Evaluator> workers_;
 };
 
