@@ -67,24 +67,32 @@ const std::map<std::string, Shown> shown = {
 class NarrowHelp : public CLI::Formatter {
  public:
   NarrowHelp() { column_width(kNames); }
-  std::string make_option_desc(const CLI::Option* option) const override {
-    return planner::wrapped(CLI::Formatter::make_option_desc(option), planner::kNarrow - kNames, 0);
+  std::string make_description(const CLI::App* app) const override {
+    return planner::wrapped(app->get_description(), planner::kNarrow, 0) + '\n';
+  }
+  std::string make_subcommand(const CLI::App* command) const override {
+    return beside(command->get_display_name(true), command->get_description());
   }
   /// A long list of values stands in a line of its own.
   std::string make_option(const CLI::Option* option, bool is_positional) const override {
-    const std::string names = make_option_name(option, is_positional) + make_option_opts(option);
+    return beside(make_option_name(option, is_positional) + make_option_opts(option),
+                  CLI::Formatter::make_option_desc(option));
+  }
+
+ private:
+  static constexpr std::size_t kNames = 26;
+
+  /// Names, and words to the right of them; below them where the names are long.
+  static std::string beside(const std::string& names, const std::string& description) {
     const std::string room(kNames, ' ');
     std::string text = "  " + planner::wrapped(names, planner::kNarrow - 2, 6);
-    std::string words = make_option_desc(option);
+    std::string words = planner::wrapped(description, planner::kNarrow - kNames, 0);
     for (std::size_t at = words.find('\n'); at != std::string::npos; at = words.find('\n', at + 1))
       words.insert(at + 1, room);
     const std::size_t last = text.size() - (text.rfind('\n') == std::string::npos ? 0 : text.rfind('\n') + 1);
     text += last + 1 < kNames ? std::string(kNames - last, ' ') : '\n' + room;
     return text + words + '\n';
   }
-
- private:
-  static constexpr std::size_t kNames = 26;
 };
 
 /// Examples and groups of commands; -h beside what else is about the output.

@@ -464,7 +464,8 @@ std::string validation_text(const Screen& screen, const Validation& validation, 
   add_statistics(all, "", errors_of(validation.rows));
   out += all.text() + '\n';
   const bool some = !all_rows && validation.rows.size() > kWorst;
-  out += some ? fmt::format("The {} rows with the largest errors (--rows: all of them)\n", kWorst) : "Rows\n";
+  out += some ? fmt::format("The {} rows with the largest errors (--rows: all of them)\n", kWorst)
+              : "Measured and predicted seconds per step and GiB of peak allocated memory\n";
   return out + rows_table(screen, rows_to_show(validation, all_rows));
 }
 
