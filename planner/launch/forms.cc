@@ -279,8 +279,8 @@ json read_mtp_repeated(Reading& r) {
 }
 
 json read_etp(Reading& r) {
-  if (!r.settings.has("num_experts")) return nullptr;
   if (r.settings.has("expert_tensor_parallel_size")) return given(r, "expert_tensor_parallel_size");
+  if (!r.settings.has("num_experts")) return nullptr;
   r.infer("etp", "without --expert-tensor-parallel-size it is --tensor-model-parallel-size");
   return r.settings.integer("tensor_model_parallel_size", 1);
 }
@@ -435,7 +435,7 @@ const std::vector<Form>& forms() {
        .says = FW_SAYS(value_if(w.run.model.has_moe(), o.layer.ep))},
       {.key = "etp",
        .members = {"expert_tensor_parallel_size"},
-       .says = FW_SAYS(value_if(w.run.model.has_moe(), o.layer.etp)),
+       .says = FW_SAYS(value_if(w.run.model.has_moe() || o.layer.etp > 1, o.layer.etp)),
        .read = read_etp},
       {.key = "sequence_parallel",
        .members = {"sequence_parallel"},

@@ -139,8 +139,8 @@ bool holds_more(const fs::path& path) {
 void choose_tree(const ScriptQuestion& question, SandboxRequest& request) {
   std::error_code ignored;
   const std::string name = base_of(question.file).empty() ? "launch.sh" : base_of(question.file);
-  request.folder = "/work";
-  request.script = "/work/" + name;
+  request.folder = "/sandbox";
+  request.script = "/sandbox/" + name;
   const fs::path folder = question.folder.empty() ? fs::path() : fs::canonical(question.folder, ignored);
   if (folder.empty()) return;
   request.folder = folder.string();
