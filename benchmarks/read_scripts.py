@@ -17,18 +17,25 @@ STARTS = re.compile(r'torchrun|torch\.distributed|megatron (sft|pt|rlhf)|pretrai
                     r'finetune\w*\.py|srun|deepspeed')
 SIZES = re.compile(r'(num[-_]layers|micro[-_]batch[-_]size|tensor[-_]model[-_]parallel[-_]size|max[-_]tokens[-_]per[-_]gpu|'
                    r'context[-_]parallel[-_]size|expert[-_]model[-_]parallel[-_]size)[ =}"\']')
-NOT_TRAINING = re.compile(r'convert|preprocess|eval|infer|export|generat|server|serve|deploy|tokeniz|checkpoint_util', re.I)
+NOT_TRAINING = re.compile(r'convert|preprocess|eval|infer|export|generat|server|serve|deploy|tokeniz|checkpoint_util|'
+                          r'estimate|auto_config|msdp/prompt', re.I)
 # What trains with something else than Megatron's language models.
-OTHER = re.compile(r'pretrain_(bert|t5|ict|vision)|run_text_generation|train[-_]backend[ ="]*fsdp')
+OTHER = re.compile(r'pretrain_(bert|t5|ict|vision)|run_text_generation|train[-_]backend[ ="]*fsdp|'
+                   r'(finetune|train)_huggingface_|model: diffusion/')
+
+
+VERL = re.compile(r'main_ppo|sft_trainer')
 
 
 # Megatron-LM's functional tests, of other models than language models too, and Primus' experiments with Megatron.
-CONFIGURATION = re.compile(r'^MODEL_ARGS:|^ +framework: megatron *$', re.M)
+# A test without arguments is none.
+CONFIGURATION = re.compile(r'^MODEL_ARGS:[^\n]*\n(\s*(#[^\n]*)?\n)*\s+\S|^ +framework: megatron *$', re.M)
 
 
 def configurations(folder):
     for path in sorted(folder.rglob('*.yaml')):
-        if path.is_file() and CONFIGURATION.search(path.read_text(errors='replace')):
+        text = path.read_text(errors='replace') if path.is_file() else ''
+        if CONFIGURATION.search(text) and not OTHER.search(text):
             yield path
 
 
@@ -37,14 +44,15 @@ def scripts(folder):
         if path.suffix not in ('.sh', '.sbatch', '.slurm') or not path.is_file():
             continue
         text = path.read_text(errors='replace')
-        other = OTHER.search(text) or ('main_ppo' in text and 'megatron' not in text)  # verl, on PyTorch's FSDP.
+        other = OTHER.search(text) or (VERL.search(text) and 'megatron' not in text)  # On PyTorch's FSDP.
         if (STARTS.search(text) and SIZES.search(text) and not other
                 and not NOT_TRAINING.search(str(path.relative_to(folder)))):
             yield path
 
 
 def read(program, path, options):
-    command = [program, 'import', str(path), '--system', options.system]
+    system = 'gb200-nvl72' if 'gb200' in str(path) or 'gb_200' in str(path) else options.system
+    command = [program, 'import', str(path), '--system', system]
     for gpus in ([], ['--gpus', str(options.gpus)]):
         try:
             done = subprocess.run(command + gpus, capture_output=True, text=True, timeout=300, errors='replace')

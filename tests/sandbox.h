@@ -7,8 +7,8 @@ namespace foldwise::planner {
 inline bool has_sandbox() {
   static const std::string why = [] {
     SandboxRequest request;
-    request.script = "/work/x";
-    request.folder = "/work";
+    request.script = "/sandbox/x";
+    request.folder = "/sandbox";
     return run_in_sandbox(request).unavailable;
   }();
   return why.empty();

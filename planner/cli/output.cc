@@ -22,6 +22,8 @@ CLI::Validator readable_file() {
 std::function<std::string(std::string)> counts(bool binary) {
   return [binary](const std::string& text) {
     const auto number = planner::count_in(text, binary ? 1024 : 1000);
+    if (!number && text.find_first_not_of("+-.0123456789") != std::string::npos)
+      throw CLI::ValidationError(fmt::format("expected a count such as 4096, 4k or 1M, found \"{}\"", text));
     return number ? std::to_string(*number) : text;
   };
 }

@@ -383,7 +383,7 @@ std::vector<ArgumentCheck> make_checks() {
       {"q.fp4_param", "fp4_param_gather", FW_IF(s.on("fp4_param_gather") && !s.has("fp4")),
        "--fp4-param-gather needs --fp4-format"},
       {"q.param_gather", "fp8_param_gather",
-       FW_IF(s.on("fp8_param_gather") && !sharded_optimizer(s) && !s.on("use_torch_fsdp2")),
+       FW_IF(start.trains && s.on("fp8_param_gather") && !sharded_optimizer(s) && !s.on("use_torch_fsdp2")),
        "--fp8-param-gather needs --use-distributed-optimizer or FSDP"},
       {"q.fp8_param", "fp8_param_gather", FW_IF(s.on("fp8_param_gather") && !s.has("fp8")),
        "--fp8-param-gather needs --fp8-format"},

@@ -16,6 +16,7 @@ struct Start {
   const std::map<std::string, std::string>& environment;
   std::int64_t world = 1;
   bool hopper_or_older = true;  ///< Compute capability below 10.
+  bool trains = true;           ///< Else it generates text.
   const Release& release;
 };
 

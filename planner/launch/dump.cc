@@ -5,9 +5,12 @@
 
 #include <algorithm>
 #include <cmath>
+#include <filesystem>
 #include <map>
 #include <regex>
+#include <set>
 #include <sstream>
+#include <system_error>
 #include <utility>
 
 #include "costmodel/config/number.h"
@@ -409,39 +412,9 @@ std::optional<Settings> read_bridge_yaml(const std::string& text, const std::str
   return Settings{};
 }
 
-std::optional<TestCase> read_test_case(const std::string& text, const std::string& file, Diagnostics& diagnostics) try {
-  const YAML::Node root = YAML::Load(text);
-  if (!root.IsMap() || !root["MODEL_ARGS"] || !root["MODEL_ARGS"].IsMap()) return std::nullopt;
-  TestCase test;
-  if (const YAML::Node variables = root["ENV_VARS"]; variables && variables.IsMap())
-    for (const auto& variable : variables)
-      if (variable.second.IsScalar()) test.environment[variable.first.Scalar()] = variable.second.Scalar();
-  for (const auto& argument : root["MODEL_ARGS"]) {
-    Argument words{.flag = argument.first.Scalar(), .values = {}, .line = argument.first.Mark().line + 1};
-    const YAML::Node& value = argument.second;
-    std::string scalar = value.IsScalar() ? value.Scalar() : "";
-    const auto take_words = [&](const std::string& list) {
-      std::istringstream several(list);
-      for (std::string word; several >> word;) words.values.push_back(word);
-    };
-    if (value.IsSequence()) {
-      for (const auto& item : value) take_words(item.IsScalar() ? item.Scalar() : "");
-    } else if (scalar.starts_with('[') && scalar.find(']') + 1 == scalar.size()) {  // "[a b]" are two words.
-      take_words(scalar.substr(1, scalar.size() - 2));
-    } else if (scalar != "true" && !scalar.empty()) {
-      words.values.push_back(std::move(scalar));
-    }
-    test.arguments.push_back(std::move(words));
-  }
-  return test;
-} catch (const YAML::Exception& error) {
-  diagnostics.error({file, error.mark.line + 1, ""}, "is no YAML: " + error.msg);
-  return TestCase{};
-}
-
 namespace {
 
-/// `${NAME:default}` of Primus, each by its value; one that has neither stays as it is.
+/// `${NAME}`, and `${NAME:default}` of Primus, each by its value; one that has neither stays as it is.
 std::string with_variables(std::string text, const std::map<std::string, std::string>& variables) {
   static const std::regex variable(R"(\$\{([A-Za-z_]\w*)(:([^{}$]*))?\})");
   std::string result;
@@ -455,7 +428,99 @@ std::string with_variables(std::string text, const std::map<std::string, std::st
 
 }  // namespace
 
-std::optional<CommandLine> read_primus_yaml(const std::string& text, const std::string& file,
+std::optional<TestCase> read_test_case(const std::string& text, const std::string& file,
+                                       const std::map<std::string, std::string>& variables,
+                                       Diagnostics& diagnostics) try {
+  const YAML::Node root = YAML::Load(text);
+  if (!root.IsMap() || !root["MODEL_ARGS"] || !root["MODEL_ARGS"].IsMap()) return std::nullopt;
+  TestCase test;
+  if (const YAML::Node own = root["ENV_VARS"]; own && own.IsMap())
+    for (const auto& variable : own)
+      if (variable.second.IsScalar()) test.environment[variable.first.Scalar()] = variable.second.Scalar();
+  for (const auto& [name, value] : variables) test.environment[name] = value;
+  test.inference = root["MODE"] && root["MODE"].IsScalar() && root["MODE"].Scalar() == "inference";
+  std::vector<std::pair<YAML::Node, YAML::Node>> given;
+  for (const auto& argument : root["MODEL_ARGS"]) {
+    if (argument.first.Scalar() == "<<" && argument.second.IsMap())  // What it takes over from another map.
+      for (const auto& inherited : argument.second) given.emplace_back(inherited.first, inherited.second);
+    else
+      given.emplace_back(argument.first, argument.second);
+  }
+  for (const auto& [name, value] : given) {
+    Argument words{.flag = name.Scalar(), .values = {}, .line = name.Mark().line + 1};
+    std::string scalar = value.IsScalar() ? with_variables(value.Scalar(), test.environment) : "";
+    const ArgumentSpec* spec = find_flag(words.flag);
+    const auto take_words = [&](const std::string& list) {
+      std::istringstream several(list);
+      for (std::string word; several >> word;) words.values.push_back(word);
+    };
+    if (value.IsSequence()) {
+      for (const auto& item : value) take_words(item.IsScalar() ? item.Scalar() : "");
+    } else if (scalar.starts_with('[') && scalar.find(']') + 1 == scalar.size()) {  // "[a b]" are two words.
+      take_words(scalar.substr(1, scalar.size() - 2));
+    } else if (spec != nullptr && spec->many && spec->type == ArgumentType::kInteger) {
+      take_words(scalar);
+    } else if (scalar != "true" && !scalar.empty()) {
+      words.values.push_back(std::move(scalar));
+    }
+    test.arguments.push_back(std::move(words));
+  }
+  return test;
+} catch (const YAML::Exception& error) {
+  diagnostics.error({file, error.mark.line + 1, ""}, "is no YAML: " + error.msg);
+  return TestCase{};
+}
+
+std::optional<CommandLine> command_of_nemo(const TestCase& test, const std::string& file) {
+  if (std::ranges::any_of(test.arguments, [](const Argument& a) { return a.flag.starts_with("--"); }))
+    return std::nullopt;
+  static const std::regex name(R"(([a-z]+[0-9.]*)-nemo_([0-9x]+[bm])_[^/]*/[^/]*$)");
+  CommandLine command{.words = {"nemo", "llm", "pretrain"}, .lines = {}};
+  if (std::smatch recipe; file.size() < 4096 && std::regex_search(file, recipe, name))
+    command.words.insert(command.words.end(), {"--factory", recipe[1].str() + "_" + recipe[2].str()});
+  for (const Argument& argument : test.arguments) {
+    command.words.push_back(argument.flag + "=" + (argument.values.empty() ? "true" : argument.values.front()));
+    command.lines[argument.flag] = argument.line;
+  }
+  return command;
+}
+
+namespace {
+
+/// Members of a model's file of Primus, those of the files that it extends first; later ones win, and null unsets.
+void add_primus_model(const std::filesystem::path& models, const std::string& name, int depth,
+                      std::map<std::string, YAML::Node>& members) {
+  constexpr int kDeepest = 8;
+  std::error_code error;
+  if (depth > kDeepest || name.find("..") != std::string::npos ||
+      !std::filesystem::is_regular_file(models / name, error))
+    return;
+  const YAML::Node root = YAML::LoadFile((models / name).string());
+  if (!root.IsMap()) return;
+  for (const char* key : {"bases", "extends"})
+    if (const YAML::Node bases = root[key]; bases && bases.IsSequence())
+      for (const YAML::Node& base : bases)
+        if (base.IsScalar()) add_primus_model(models, base.Scalar(), depth + 1, members);
+  for (const auto& member : root)
+    if (member.first.IsScalar() && (member.second.IsScalar() || member.second.IsSequence() || member.second.IsNull()))
+      members[member.first.Scalar()] = member.second;
+}
+
+/// primus/configs/models/megatron of the checkout that `folder` lies in; empty: it lies in none.
+std::filesystem::path primus_models(const std::string& folder) {
+  std::error_code error;
+  if (folder.empty()) return {};
+  for (std::filesystem::path up = std::filesystem::canonical(folder, error); up.has_relative_path();
+       up = up.parent_path()) {
+    std::filesystem::path models = up / "primus/configs/models/megatron";
+    if (std::filesystem::is_directory(models, error)) return models;
+  }
+  return {};
+}
+
+}  // namespace
+
+std::optional<CommandLine> read_primus_yaml(const std::string& text, const std::string& file, const std::string& folder,
                                             const std::map<std::string, std::string>& variables,
                                             Diagnostics& diagnostics) try {
   const YAML::Node root = YAML::Load(text);
@@ -473,14 +538,23 @@ std::optional<CommandLine> read_primus_yaml(const std::string& text, const std::
     const auto add = [&](const std::string& name, const YAML::Node& value) {
       if (!value || value.IsNull() || scalar(value) == "null") return;
       command.words.push_back("--" + name);
-      command.lines[command.words.back()] = value.Mark().line + 1;
       if (value.IsScalar()) command.words.push_back(scalar(value));
       if (value.IsSequence())
         for (const YAML::Node& item : value) command.words.push_back(scalar(item));
     };
-    add("model", trainer["model"]);
-    for (const auto& member : trainer["overrides"])
-      if (member.first.IsScalar()) add(member.first.Scalar(), member.second);
+    std::map<std::string, YAML::Node> members;
+    add_primus_model(primus_models(folder), scalar(trainer["model"]), 0, members);
+    // Parts that no argument of Megatron's says: the model is the built-in one of that name, or none.
+    static const std::set<std::string> own = {"compress_ratios", "kda_chunk_size", "attn_res_block_size",
+                                              "lfm_layer_types"};
+    if (std::ranges::any_of(members, [](const auto& member) { return own.contains(member.first); })) members.clear();
+    if (members.empty()) add("model", trainer["model"]);
+    for (const auto& member : trainer["overrides"]) {
+      if (!member.first.IsScalar()) continue;
+      members[member.first.Scalar()] = member.second;
+      command.lines["--" + member.first.Scalar()] = member.second.Mark().line + 1;
+    }
+    for (const auto& [name, value] : members) add(name, value);
     return command;
   }
   return std::nullopt;

@@ -39,11 +39,13 @@ struct LogIterations {
 /// Arguments and environment of a test of Megatron-LM's own CI
 /// (tests/functional_tests/test_cases/*/*/model_config.yaml, as shell_test_utils/_run_training.sh reads it).
 struct TestCase {
-  std::vector<Argument> arguments;
+  std::vector<Argument> arguments;  ///< Of a test of NeMo's: "trainer.devices", without "--".
   std::map<std::string, std::string> environment;
+  bool inference = false;
 };
-/// Nothing: the text has no MODEL_ARGS.
+/// `${NAME}` is one of `variables` or of the test's own. Nothing: the text has no MODEL_ARGS.
 [[nodiscard]] std::optional<TestCase> read_test_case(const std::string& text, const std::string& file,
+                                                     const std::map<std::string, std::string>& variables,
                                                      config::Diagnostics& diagnostics);
 
 /// A command line, and where its words stand in the file.
@@ -51,10 +53,16 @@ struct CommandLine {
   std::vector<std::string> words;
   std::map<std::string, int> lines;
 };
+/// NeMo's command of a test of NeMo's; nothing: it is of Megatron's arguments. The recipe stands in the name of the
+/// test alone: ".../llama3-nemo_8b_mr_mbs4/model_config.yaml".
+[[nodiscard]] std::optional<CommandLine> command_of_nemo(const TestCase& test, const std::string& file);
+
 /// An experiment of Primus (examples/megatron/configs) as `primus train pretrain --model NAME --seq_length=4096 ...`:
-/// the model of its trainer and what it overrides. `${NAME:4096}` is the variable, or 4096 without it. Nothing: the
-/// text has no modules. Adds frameworks other than Megatron to `diagnostics`.
+/// the model of its trainer and what it overrides. `${NAME:4096}` is the variable, or 4096 without it. Where `folder`,
+/// that the file stands in, lies in a checkout of Primus, the sizes of the model's own file stand for its name.
+/// Nothing: the text has no modules. Adds frameworks other than Megatron to `diagnostics`.
 [[nodiscard]] std::optional<CommandLine> read_primus_yaml(const std::string& text, const std::string& file,
+                                                          const std::string& folder,
                                                           const std::map<std::string, std::string>& variables,
                                                           config::Diagnostics& diagnostics);
 

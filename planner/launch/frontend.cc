@@ -11,6 +11,7 @@
 #include <utility>
 
 #include "costmodel/config/number.h"
+#include "planner/launch/complete.h"
 #include "planner/launch/mapping.h"
 #include "planner/models/models.h"
 
@@ -76,6 +77,20 @@ std::vector<Given> given_in(const Words& words, bool overrides) {
   return given;
 }
 
+/// Behind the programs around it, and behind the script, or the module, that Python runs.
+Words own_words(const Started& started) {
+  auto begin = started.words.begin() + static_cast<std::ptrdiff_t>(started.around);
+  const auto end = started.words.end();
+  if (begin == end) return {};
+  const std::string program = begin->substr(begin->find_last_of('/') + 1);
+  if (!program.starts_with("python") && program != "torchrun") return {begin, end};
+  for (auto word = begin + 1; word != end; ++word) {
+    if (*word == "-m" && end - word > 1) return {word + 2, end};
+    if (word->ends_with(".py")) return {word + 1, end};
+  }
+  return {begin, end};
+}
+
 bool says(const Words& values, std::string_view what) {
   return values.size() == 1 && std::ranges::equal(values.front(), what, [](unsigned char a, unsigned char b) {
            return std::tolower(a) == std::tolower(b);
@@ -88,7 +103,9 @@ std::optional<Argument> argument_for(const std::string& dest, const Words& value
   for (const ArgumentSpec* spec : flags_of(dest)) {
     if (!spec->takes_nothing()) {
       if (says(values, "null") || says(values, "none")) return std::nullopt;
-      return Argument{.flag = spec->flag, .values = values, .line = line};
+      const bool one = !spec->many && values.size() > 1;  // A list, of a flag that takes it as one word.
+      return Argument{
+          .flag = spec->flag, .values = one ? Words{fmt::format("{}", fmt::join(values, ","))} : values, .line = line};
     }
     if (spec->type == ArgumentType::kEither && falsehood)
       return Argument{.flag = "--no-" + spec->flag.substr(2), .values = {}, .line = line};
@@ -98,13 +115,18 @@ std::optional<Argument> argument_for(const std::string& dest, const Words& value
   return std::nullopt;
 }
 
+/// Of what is not read, what an import speaks of: the tokenizer, and what changes the cost and is not modelled.
+bool is_told(const std::string& dest) {
+  return dest == "tokenizer_model" ||
+         std::ranges::any_of(flags_of(dest), [](const ArgumentSpec* spec) { return is_not_modelled(spec->flag); });
+}
+
 class Translation {
  public:
   Translation(const json& row, const Started& started, const std::map<std::string, int>& lines)
       : row_(row),
         started_(started),
-        given_(given_in({started.words.begin() + static_cast<std::ptrdiff_t>(started.around), started.words.end()},
-                        row.at("words") == "overrides")),
+        given_(given_in(own_words(started), row.at("words") == "overrides")),
         lines_(lines) {}
 
   Translated run() {
@@ -122,6 +144,7 @@ class Translation {
       if (!published_model(result_.model).starts_with(unless.value("model", ""))) continue;
       if (!values_.contains(dest)) set(dest, value.is_array() ? value.get<Words>() : Words{word_of(value)}, 0);
     }
+    for (const json& sum : row_.value("sums", json::array())) add_to(sum);
     for (const json& rule : row_.value("given_with", json::array()))
       if (const auto found = values_.find(rule.at("when").get<std::string>());
           found != values_.end() && !says(found->second.first, "none"))
@@ -135,7 +158,13 @@ class Translation {
       if (std::optional<Argument> argument = argument_for(dest, value.first, value.second))
         result_.arguments.push_back(std::move(*argument));
     result_.environment = row_.at("environment").get<std::map<std::string, std::string>>();
+    for (const json& rule : row_.value("environment_with", json::array()))
+      if (const auto found = values_.find(rule.at("when").get<std::string>());
+          found != values_.end() && !says(found->second.first, "false"))
+        for (const auto& [name, value] : rule.at("variables").items()) result_.environment[name] = value;
     result_.defaults = row_.value("defaults", "");
+    for (const json& field : row_.value("fields", json::array())) take_field(field);
+    if (!unread_.empty()) result_.notes.push_back(fmt::format("not read: {}", fmt::join(unread_, ", ")));
     if (!result_.model.empty() && row_.contains("note")) result_.notes.push_back(row_.at("note"));
     for (const json& product : row_.at("gpus"))
       if (!result_.num_gpus) result_.num_gpus = product_of(product);
@@ -155,24 +184,82 @@ class Translation {
     for (const std::string prefix : row_.at("prefixes")) {
       if (!given.name.starts_with(prefix)) continue;
       const std::string dest = given.name.substr(prefix.size());
-      if (!flags_of(dest).empty() && !is_read(dest)) return;  // Nothing that is modelled; often of another meaning.
+      // Nothing that is modelled; often of another meaning.
+      if (!flags_of(dest).empty() && !is_read(dest) && !is_told(dest)) return;
       if (flags_of(dest).empty()) {
         // Spelled as Megatron's flag, which fills a member of another name: --num-query-groups and the like.
         std::string flag = "--" + dest;
         std::ranges::replace(flag, '_', '-');
-        if (find_flag(flag) == nullptr) continue;
-        result_.arguments.push_back({.flag = flag, .values = given.values, .line = at});
+        const ArgumentSpec* spec = find_flag(flag);
+        if (spec == nullptr) continue;
+        if (!is_read(spec->dest) && !is_not_modelled(flag)) return;
+        const bool truth = given.values.empty() || says(given.values, "true");
+        if (!spec->takes_nothing() || truth)
+          result_.arguments.push_back(
+              {.flag = flag, .values = spec->takes_nothing() ? Words() : given.values, .line = at});
         return;
       }
       return set(dest, given.values, at);
     }
+    if (std::ranges::find(unread_, given.word) == unread_.end() && !is_spoken_for(given.name))
+      unread_.push_back(given.word);
+  }
+
+  /// Named elsewhere in the front end's file: its model, its size, its fields.
+  [[nodiscard]] bool is_spoken_for(const std::string& name) const {
+    const auto holds = [&](const auto& self, const json& value) -> bool {
+      if (value.is_string()) return value == name;
+      return value.is_structured() && std::ranges::any_of(value, [&](const json& item) { return self(self, item); });
+    };
+    return std::ranges::any_of(
+        row_.items(), [&](const auto& item) { return item.key() != "arguments" && holds(holds, item.value()); });
+  }
+
+  /// A whole number that another option is added to.
+  void add_to(const json& sum) {
+    const auto found = values_.find(sum.at("megatron").get<std::string>());
+    const auto more = number(sum.at("theirs"));
+    if (found == values_.end() || !more || found->second.first.size() != 1) return;
+    if (const auto own = config::number_in<std::int64_t>(found->second.first.front()))
+      found->second.first = {std::to_string(*own + *more)};
+  }
+
+  /// A field of the run file: what an option says, or what holds where the start (`start`) or another field (`with`) is
+  /// so.
+  void take_field(const json& row) {
+    const std::string key = row.at("field");
+    json value = row.value("value", json());
+    if (row.contains("theirs")) {
+      const Words* words = find(row.at("theirs"));
+      if (words == nullptr || words->empty()) return;
+      value = row.contains("values") ? row.at("values").value(words->front(), json()) : json(words->front());
+      if (const auto whole = config::number_in<std::int64_t>(words->front()); whole && !row.contains("values"))
+        value = *whole;
+    }
+    if (row.contains("positive")) value = value.is_number() && value > 0 ? row.at("positive") : json();
+    if (value.is_null() || (value.is_number() && value <= 0)) return;
+    const json::json_pointer place("/" + std::regex_replace(key, std::regex("[.]"), "/"));
+    if (row.contains("start") && !std::regex_search(started_words(), std::regex(row.at("start").get<std::string>())))
+      return;
+    if (row.contains("with"))
+      for (const auto& [other, its] : row.at("with").items())
+        if (result_.fields.value(other, json()) != its) return;
+    if (!row.contains("theirs") && result_.fields.contains(place)) return;
+    result_.fields[place] = std::move(value);
+  }
+
+  [[nodiscard]] std::string started_words() const {
+    return fmt::format("{}", fmt::join(started_.words.begin() + static_cast<std::ptrdiff_t>(started_.around),
+                                       started_.words.end(), " "))
+        .substr(0, std::size_t{1} << 12);
   }
 
   void take_as(const json& argument, Words values, int line) {
     // A word of theirs that stands for several arguments of Megatron's.
     if (argument.contains("values")) {
       const auto meanings = argument.at("values").get<std::map<std::string, json>>();
-      const auto meaning = meanings.find(values.empty() ? "" : values.front());
+      auto meaning = meanings.find(values.empty() ? "" : values.front());
+      if (meaning == meanings.end()) meaning = meanings.find("*");
       if (meaning == meanings.end()) {
         Words known;
         for (const auto& [word, members] : meanings) known.push_back(word);
@@ -272,6 +359,7 @@ class Translation {
   const Started& started_;
   std::vector<Given> given_;
   const std::map<std::string, int>& lines_;
+  Words unread_;
   std::map<std::string, std::pair<Words, int>> values_;  ///< By member of Megatron's Namespace, with the line.
   Translated result_;
 };

@@ -1,6 +1,7 @@
 #pragma once
 #include <cstdint>
 #include <map>
+#include <nlohmann/json.hpp>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -23,6 +24,7 @@ struct Translated {
   std::string model;         ///< As it names it; empty: the arguments have the geometry, or nothing has.
   std::string model_option;  ///< That it is named by; empty: the front end's models are Megatron's arguments.
   std::optional<std::int64_t> num_gpus;
+  nlohmann::json fields = nlohmann::json::object();  ///< Of the run file, that no argument of Megatron's says: LoRA.
   std::vector<std::string> notes;
 };
 

@@ -404,10 +404,6 @@ class ModelReader {
     } else if (s_.has("padded_vocab_size")) {  // What a log knows of a tokenizer; padding does not change it again.
       copy("vocab_size", "padded_vocab_size");
       config_["make_vocab_size_divisible_by"] = 1;
-    } else if (s_.is("tokenizer_type", "GPT2BPETokenizer") || s_.is("tokenizer_type", "Llama2Tokenizer")) {
-      // Of one size each: OpenAI's encoder of GPT-2, Meta's tokenizer.model of Llama 2.
-      config_["vocab_size"] = s_.is("tokenizer_type", "GPT2BPETokenizer") ? 50257 : 32000;
-      copy("make_vocab_size_divisible_by", "make_vocab_size_divisible_by");
     } else {
       mistake("vocab_size", "the tokenizer's size is not in the file: give --model NAME, or --vocab-size in the file");
     }
@@ -581,7 +577,10 @@ json model_of(const Settings& settings, const std::string& file, Diagnostics& di
 
 std::int64_t layers_of(const Settings& settings) {
   const std::string pattern = settings.text("hybrid_layer_pattern", settings.text("hybrid_override_pattern"));
-  if (!pattern.empty()) return static_cast<std::int64_t>(pattern.size()) - std::ranges::count(pattern, '|');
+  if (!pattern.empty()) {  // Bars part its stages; behind slashes stand layers of multi-token prediction.
+    const std::string_view decoder = std::string_view(pattern).substr(0, pattern.find('/'));
+    return static_cast<std::int64_t>(decoder.size()) - std::ranges::count(decoder, '|');
+  }
   const std::int64_t layers = settings.integer("num_layers", 0);
   return std::clamp<std::int64_t>(layers > 0 ? layers : settings.integer("encoder_num_layers", 0), 0,
                                   static_cast<std::int64_t>(kMostLayers));

@@ -12,6 +12,7 @@
 #include "costmodel/config/number.h"
 #include "hwprofiles/load/profile.h"
 #include "planner/launch/checks.h"
+#include "planner/launch/complete.h"
 #include "planner/launch/dump.h"
 #include "planner/launch/export.h"
 #include "planner/launch/frontend.h"
@@ -53,6 +54,13 @@ std::size_t program_end(const Started& started) {
   for (std::size_t i = started.around; i < words.size(); ++i)
     if (is_megatrons_flag(words[i])) return i;
   return words.size();
+}
+
+/// The script that Python runs: "pretrain_gpt.py"; empty: none, or a module.
+std::string program_of(const Started& started) {
+  const std::size_t end = program_end(started);
+  const std::string word = end > 0 && end <= started.words.size() ? started.words[end - 1] : "";
+  return word.ends_with(".py") ? word.substr(word.find_last_of('/') + 1) : "";
 }
 
 /// The value of an option of torchrun or srun, in any of its spellings: the innermost program's.
@@ -152,6 +160,8 @@ LaunchCommand command_of(const Started& started, std::vector<Argument> arguments
                        .model = {},
                        .model_option = {},
                        .defaults = {},
+                       .fields = nlohmann::json::object(),
+                       .program = program_of(started),
                        .notes = {}};
   for (const auto& [name, value] : runtime_environment(started)) result.environment[name] = value;
   if (std::optional<Translated> front_end = translated(started, lines)) {
@@ -160,6 +170,7 @@ LaunchCommand command_of(const Started& started, std::vector<Argument> arguments
     result.model = front_end->model;
     result.model_option = front_end->model_option;
     result.defaults = front_end->defaults;
+    result.fields = std::move(front_end->fields);
     result.notes = std::move(front_end->notes);
   }
   return result;
@@ -175,8 +186,11 @@ struct Source {
   std::vector<Argument> unknown, unused;
   std::vector<std::string> notes;
   std::string model;                 ///< A built-in one, that a front end names.
+  bool own_sizes = false;            ///< The arguments make another model of it.
   std::string defaults;              ///< Its own set of them; empty: those of Megatron's arguments.
   std::vector<Argument> arguments;   ///< Of a script: `settings` are read from them.
+  json fields = json::object();      ///< Of the run file, that a front end says.
+  std::string program;               ///< The script that Python runs; empty: not known.
   const Release* release = nullptr;  ///< That knows the arguments.
 };
 
@@ -225,11 +239,12 @@ Source read_source(const std::string& text, const std::string& file, const Impor
   diagnostics.throw_if_any();
   const bool yaml = file.ends_with(".yaml") || file.ends_with(".yml");
   std::optional<TestCase> test;
-  std::optional<CommandLine> primus;
-  if (yaml) test = read_test_case(text, file, diagnostics);
-  if (yaml && !test) primus = read_primus_yaml(text, file, request.variables, diagnostics);
+  std::optional<CommandLine> spelled;  // In another program's words.
+  if (yaml) test = read_test_case(text, file, request.variables, diagnostics);
+  if (yaml && !test) spelled = read_primus_yaml(text, file, request.folder, request.variables, diagnostics);
+  if (test) spelled = command_of_nemo(*test, file);
   diagnostics.throw_if_any();
-  if (yaml && !test && !primus) {
+  if (yaml && !test && !spelled) {
     if (const auto bridge = read_bridge_yaml(text, file, diagnostics)) {
       source.kind = Source::Kind::kBridge;
       source.settings = *bridge;
@@ -242,12 +257,13 @@ Source read_source(const std::string& text, const std::string& file, const Impor
     return source;
   }
   LaunchCommand command;
-  if (test) {
+  if (spelled) {
+    const Started started{.words = spelled->words, .environment = test ? test->environment : request.variables};
+    command = command_of(started, arguments_of(started, spelled->lines), spelled->lines, 8);
+  } else if (test) {
     command.arguments = std::move(test->arguments);
     command.environment = std::move(test->environment);
-  } else if (primus) {
-    const Started started{.words = primus->words, .environment = request.variables};
-    command = command_of(started, arguments_of(started, primus->lines), primus->lines, 8);
+    if (test->inference) command.program = "inference";
   } else {
     command = read_launch_command(text, file, request);
   }
@@ -255,6 +271,8 @@ Source read_source(const std::string& text, const std::string& file, const Impor
   source.environment = command.environment;
   source.num_gpus = command.num_gpus;
   source.defaults = command.defaults;
+  source.program = command.program;
+  source.fields = std::move(command.fields);
   source.arguments = std::move(command.arguments);
   if (!request.model.empty()) return source;
   const bool sized = std::ranges::find(source.arguments, "--num-layers", &Argument::flag) != source.arguments.end();
@@ -274,12 +292,20 @@ Source read_source(const std::string& text, const std::string& file, const Impor
 void read_arguments(Source& source, const Release& release, const std::string& file, Diagnostics& diagnostics) {
   source.release = &release;
   source.settings = parse_arguments(source.arguments, file, release, diagnostics, source.unknown);
+  NotModelled left_out = not_modelled(source.arguments, source.program, file, diagnostics);
+  source.notes.insert(source.notes.end(), left_out.notes.begin(), left_out.notes.end());
+  std::erase_if(source.unknown, [&](const Argument& argument) {
+    return std::ranges::find(left_out.flags, argument.flag) != left_out.flags.end();
+  });
+  complete_pattern(source.settings, file, diagnostics);
+  complete_batch(source.settings, source.notes);
   for (const Argument& argument : source.arguments) {
     const ArgumentSpec* spec = find_flag(argument.flag);
     if (spec == nullptr) continue;
-    if (!is_read(spec->dest)) source.unused.push_back(argument);
+    if (!is_read(spec->dest) && std::ranges::find(left_out.flags, argument.flag) == left_out.flags.end())
+      source.unused.push_back(argument);
     for (const std::string& word : argument.values)
-      if (is_read(spec->dest) && word.find('$') != std::string::npos)
+      if (is_read(spec->dest) && spec->dest != "tokenizer_type" && word.find('$') != std::string::npos)
         diagnostics.error({file, argument.line, argument.flag},
                           fmt::format("the file does not say what {} is: give {}", word,
                                       std::isdigit(static_cast<unsigned char>(word[word.find('$') + 1])) != 0
@@ -333,46 +359,6 @@ void add_global_batch(const Source& source, std::int64_t num_gpus, StatedFields&
 
 }  // namespace
 
-namespace {
-
-/// The vocabulary of the built-in model whose tokenizer the arguments name, where they do not say its size.
-void add_vocabulary(Source& source) {
-  Settings& s = source.settings;
-  if (s.has("vocab_size") || s.has("padded_vocab_size")) return;
-  const auto take = [&](std::int64_t size, const char* why) {
-    s.set("vocab_size", size);
-    source.notes.push_back(fmt::format("--vocab-size: {}, {}", size, why));
-  };
-  // core/tokenizers/text/libraries/tiktoken_tokenizer.py:24; pretrain_gpt.py: args_defaults.
-  if (s.is("tokenizer_type", "TikTokenizer")) return take(131072, "a TikTokenizer's where it is not given");
-  if (!s.has("tokenizer_type") && s.has("vocab_file"))
-    return take(50257, "of GPT2BPETokenizer, which pretrain_gpt.py takes without --tokenizer-type");
-  std::string path = s.text("tokenizer_model", s.text("tokenizer_name_or_path", ""));
-  while (!path.empty()) {
-    if (const std::string model = published_model(path); !model.empty()) {
-      s.set("vocab_size", load_model(model).vocab_size);
-      source.notes.push_back(fmt::format("--vocab-size: that of {}, whose tokenizer it names", model));
-      return;
-    }
-    path.resize(path.find_last_of('/') == std::string::npos ? 0 : path.find_last_of('/'));
-  }
-}
-
-/// Sets what builds the model, where the arguments do not say it.
-void add_geometry(const std::string& model, const Release& release, Settings& settings, Diagnostics& diagnostics) {
-  const Settings geometry = settings_of_model(load_model(model), release, diagnostics);
-  // Layers of multi-token prediction are the run's to have; a layout that places them has them.
-  const bool mtp = settings.text("pipeline_model_parallel_layout", "").find('m') != std::string::npos;
-  for (const auto& [dest, setting] : geometry.all())
-    if (!settings.has(dest) && (dest != "mtp_num_layers" || mtp)) settings.set(dest, setting.value);
-  if (settings.integer("moe_router_topk", 2) == 1 && !settings.has("moe_router_score_function"))
-    settings.set("moe_router_pre_softmax", true);  // Without it Megatron has no gradient of one expert's weight.
-  settings.set("max_position_embeddings", std::max(settings.integer("max_position_embeddings", 0),
-                                                   geometry.integer("max_position_embeddings", 0)));
-}
-
-}  // namespace
-
 LaunchCommand read_launch_command(const std::string& text, const std::string& file, const ImportRequest& request) {
   Diagnostics diagnostics;
   const std::map<std::string, int> lines = flag_lines(text);
@@ -412,6 +398,21 @@ LaunchCommand read_launch_command(const std::string& text, const std::string& fi
 
 namespace {
 
+/// Sets what builds the model that is named. Arguments that say otherwise make another one of a front end's; of one
+/// that the question names they are left out.
+void take_model(Source& source, const std::string& named, const Release& release, Diagnostics& diagnostics) {
+  Diagnostics unsaid;
+  const std::vector<std::string> others = add_geometry(named, release, source.settings, unsaid);
+  source.own_sizes = !others.empty() && named == source.model;
+  for (const std::string& other : others)
+    source.notes.push_back(fmt::format("{}: {}", named, other + (source.own_sizes ? "" : ", is left out")));
+  for (const config::Diagnostic& d : unsaid.list())
+    if (source.own_sizes)
+      diagnostics.error(d.where, d.message);
+    else
+      source.notes.push_back(d.message);
+}
+
 /// What `read_source` read, as the release has it, with what the question adds; adds all that Megatron would refuse.
 Source started(Source source, const Release& release, const std::string& named, std::int64_t num_gpus,
                const costmodel::Hardware& hardware, const std::string& file, Diagnostics& diagnostics) {
@@ -419,13 +420,14 @@ Source started(Source source, const Release& release, const std::string& named, 
   if (script) read_arguments(source, release, file, diagnostics);
   if (!diagnostics.ok()) return source;
   source.settings.set("world_size", num_gpus);
-  if (script && named.empty()) add_vocabulary(source);
-  if (script && !named.empty()) add_geometry(named, release, source.settings, diagnostics);
+  if (script && named.empty()) add_vocabulary(source.settings, source.notes);
+  if (script && !named.empty()) take_model(source, named, release, diagnostics);
   const Start start{.settings = source.settings,
                     .environment = source.environment,
                     .world = num_gpus,
                     // MXFP8 came with compute capability 10.
                     .hopper_or_older = !hardware.supports(costmodel::Precision::kMxfp8),
+                    .trains = source.program.find("inference") == std::string::npos,
                     .release = release};
   // A run that printed its arguments has passed these; Megatron-Bridge makes configurations, and no command line.
   if (script && source.defaults.empty()) check_arguments(start, file, diagnostics);
@@ -467,12 +469,13 @@ Imported import_launch(const std::string& bytes, const std::string& file, const 
       std::any_of(releases().rbegin(), releases().rend(), takes))
     diagnostics = {};
   StatedFields stated = fields_of(source.settings, file, diagnostics);
-  const json model = named.empty() ? model_of(source.settings, file, diagnostics) : json(named);
+  const json model = named.empty() || source.own_sizes ? model_of(source.settings, file, diagnostics) : json(named);
   diagnostics.throw_if_any();
   add_global_batch(source, *num_gpus, stated);
 
   Imported result;
   result.json = stated.fields;
+  result.json.update(source.fields);
   result.json["model"] = model;
   result.json["system"] = system;
   result.json["num_gpus"] = *num_gpus;

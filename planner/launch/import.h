@@ -51,9 +51,11 @@ struct LaunchCommand {
   std::vector<Argument> arguments;
   std::map<std::string, std::string> environment;
   std::optional<std::int64_t> num_gpus;
-  std::string model;         ///< That a front end names.
-  std::string model_option;  ///< Of a front end that names its model.
-  std::string defaults;      ///< Its own set of them.
+  std::string model;                                 ///< That a front end names.
+  std::string model_option;                          ///< Of a front end that names its model.
+  std::string defaults;                              ///< Its own set of them.
+  nlohmann::json fields = nlohmann::json::object();  ///< Of the run file, that a front end says.
+  std::string program;                               ///< The script that Python runs; empty: not known.
   std::vector<std::string> notes;
 };
 [[nodiscard]] LaunchCommand read_launch_command(const std::string& text, const std::string& file,

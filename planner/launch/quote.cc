@@ -2,6 +2,7 @@
 
 #include <cctype>
 #include <stdexcept>
+#include <string_view>
 
 #include "planner/launch/arguments.h"
 
@@ -47,18 +48,21 @@ std::string comment_text(const std::string& text) {
 
 /// each.
 std::string with_placeholders(const std::string& script, std::set<std::string>& found) {
-  const auto is_name = [](char c) { return std::isupper(static_cast<unsigned char>(c)) != 0 || c == '_' || c == '-'; };
+  const auto is_name = [](char c) { return std::isalnum(static_cast<unsigned char>(c)) != 0 || c == '_' || c == '-'; };
+  const auto ends_word = [](char c) {
+    return std::isspace(static_cast<unsigned char>(c)) != 0 || c == '/' || c == ':';
+  };
   std::string result;
   std::size_t done = 0;
-  for (std::size_t at = script.find("=<"); at != std::string::npos; at = script.find("=<", at + 2)) {
-    std::size_t end = at + 2;
-    while (end < script.size() && (is_name(script[end]) || std::isdigit(static_cast<unsigned char>(script[end])) != 0))
-      ++end;
-    if (end == at + 2 || end >= script.size() || script[end] != '>') continue;
-    if (end + 1 < script.size() && std::isspace(static_cast<unsigned char>(script[end + 1])) == 0) continue;
-    const std::string placeholder = script.substr(at + 1, end - at);
+  for (std::size_t at = script.find('<'); at != std::string::npos; at = script.find('<', at + 1)) {
+    if (at == 0 || std::string_view("=:/").find(script[at - 1]) == std::string_view::npos) continue;
+    std::size_t end = at + 1;
+    while (end < script.size() && is_name(script[end])) ++end;
+    if (end == at + 1 || end >= script.size() || script[end] != '>') continue;
+    if (end + 1 < script.size() && !ends_word(script[end + 1])) continue;
+    const std::string placeholder = script.substr(at, end + 1 - at);
     found.insert(placeholder);
-    result += script.substr(done, at + 1 - done) + "'" + placeholder + "'";
+    result += script.substr(done, at - done) + "'" + placeholder + "'";
     done = end + 1;
   }
   return result + script.substr(done);

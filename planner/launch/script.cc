@@ -16,6 +16,7 @@
 #include <utility>
 
 #include "planner/launch/quote.h"
+#include "planner/launch/usage.h"
 
 namespace foldwise::planner {
 
@@ -26,102 +27,7 @@ namespace {
 namespace fs = std::filesystem;
 using Words = std::vector<std::string>;
 
-constexpr std::string_view kBlanks = " \t\r";
-
-/// Words of the lines of a text, with quotes taken off and lines joined behind a backslash. `shell`: what only a shell
-/// understands stands outside of quotes.
-struct Lines {
-  std::vector<Words> lines;
-  bool shell = false;
-};
-
-Lines lines_of(std::string_view text) {
-  Lines result;
-  Words line;
-  std::string word;
-  bool any = false;  // `word` is one, though perhaps an empty one.
-  char quote = '\0';
-  const auto end_word = [&] {
-    if (any) line.push_back(std::move(word));
-    word.clear();
-    any = false;
-  };
-  for (std::size_t i = 0; i < text.size(); ++i) {
-    const char c = text[i];
-    if (quote != '\0') {
-      if (c == quote)
-        quote = '\0';
-      else if (quote == '"' && c == '\\' && i + 1 < text.size() && (text[i + 1] == '"' || text[i + 1] == '\\'))
-        word += text[++i];
-      else
-        word += c;
-      result.shell |= quote == '"' && (c == '$' || c == '`');
-    } else if (c == '\\' && i + 1 < text.size()) {
-      if (text[i + 1] == '\r') ++i;
-      if (i + 1 < text.size() && text[++i] != '\n') word += text[i], any = true;
-    } else if (c == '\n' || kBlanks.find(c) != std::string_view::npos) {
-      end_word();
-      if (c == '\n' && !line.empty()) result.lines.push_back(std::exchange(line, {}));
-    } else if (c == '#' && !any) {
-      while (i + 1 < text.size() && text[i + 1] != '\n') ++i;
-    } else {
-      any = true;
-      if (c == '"' || c == '\'')
-        quote = c;
-      else
-        word += c;
-      result.shell |= std::string_view("$`;|&<>()").find(c) != std::string_view::npos;
-    }
-  }
-  end_word();
-  if (!line.empty()) result.lines.push_back(std::move(line));
-  result.shell |= quote != '\0';
-  return result;
-}
-
-bool is_flag(const std::string& word) { return word.starts_with("--") && word.size() > 2; }
-
 std::string base_of(const std::string& path) { return path.substr(path.find_last_of('/') + 1); }
-
-bool is_python(const std::string& word) {
-  const std::string base = base_of(word);
-  return base == "torchrun" || (base.starts_with("python") && base.find_first_of(" =") == std::string::npos);
-}
-
-Words joined(const std::vector<Words>& lines) {
-  Words words;
-  for (const Words& line : lines) words.insert(words.end(), line.begin(), line.end());
-  return words;
-}
-
-bool is_assignment(const std::string& word) {
-  static const std::regex assignment("[A-Za-z_][A-Za-z_0-9]*=[^]*");
-  return word.size() < 4096 && std::regex_match(word, assignment);
-}
-
-/// The line of `ps` that starts most: its words behind what `ps` says of the process. Nothing: it is no list of `ps`.
-std::optional<Started> process_list(const std::string& text) {
-  static const std::regex process(R"(\s*([A-Za-z_][-\w.+]*\s+)?\d+\s[^]*)"), head(R"(\s*([A-Z%]+\s+)*PID\s[^]*)");
-  Started most;
-  std::size_t flags = 0;
-  std::istringstream in(text);
-  for (std::string line; std::getline(in, line);) {
-    if (line.find_first_not_of(kBlanks) == std::string::npos) continue;
-    const std::string begin = line.substr(0, 200);
-    if (!std::regex_match(begin, process) && !std::regex_match(begin, head)) return std::nullopt;
-    std::istringstream words_in(line);
-    Words words;
-    for (std::string word; words_in >> word;) words.push_back(std::move(word));
-    const auto program = std::ranges::find_if(words, is_python);
-    const auto count = static_cast<std::size_t>(std::count_if(program, words.end(), is_flag));
-    if (count <= flags) continue;
-    flags = count;
-    most.words.assign(program, words.end());
-  }
-  return flags > 0 ? std::optional(most) : std::nullopt;
-}
-
-// ---- Scripts --------------------------------------------------------------------------------------------------------
 
 /// Set by a shell itself, or by us.
 bool is_shells(const std::string& name) {
@@ -233,8 +139,8 @@ bool holds_more(const fs::path& path) {
 void choose_tree(const ScriptQuestion& question, SandboxRequest& request) {
   std::error_code ignored;
   const std::string name = base_of(question.file).empty() ? "launch.sh" : base_of(question.file);
-  request.folder = "/work";
-  request.script = "/work/" + name;
+  request.folder = "/sandbox";
+  request.script = "/sandbox/" + name;
   const fs::path folder = question.folder.empty() ? fs::path() : fs::canonical(question.folder, ignored);
   if (folder.empty()) return;
   request.folder = folder.string();
@@ -281,6 +187,9 @@ class Evaluation {
     ScriptStarts found{.starts = starts_in(result_), .notes = {}};
     if (!unset_.empty()) found = without_unset(found);
     if (found.starts.empty()) no_start(diagnostics);
+    if (shown_)
+      found.notes.push_back(fmt::format("its arguments are those of {}: \"{}\"; others go behind --", shown_->where,
+                                        fmt::join(shown_->arguments, " ")));
     for (const std::string& p : placeholders_) found.notes.push_back(p + " is to be replaced: taken as it stands");
     for (const MadePath& path : request_.made)
       found.notes.push_back(path.path + (path.target.empty() ? " is not here, and is taken to be there"
@@ -346,6 +255,7 @@ class Evaluation {
   bool take(const Unset& unset) {
     if (is_shells(unset.name)) return false;
     if (const int position = unset.position(); position > 0) {
+      if (take_shown_call()) return true;
       if (position > 20) return false;
       const auto wanted = static_cast<std::size_t>(position);
       if (request_.arguments.size() >= wanted) return false;
@@ -357,6 +267,16 @@ class Evaluation {
     const std::optional<std::string> known = launchers_value(unset.name, question_);
     request_.environment[unset.name] = known.value_or("");
     if (!known) unset_.push_back(unset);
+    return true;
+  }
+
+  /// The arguments of the call that is shown somewhere, of a script that got none and needs some.
+  bool take_shown_call() {
+    if (shown_ || !question_.arguments.empty()) return false;
+    shown_ = shown_call(question_.text, question_.folder, base_of(question_.file));
+    if (!shown_) return false;
+    request_.arguments = shown_->arguments;
+    std::erase_if(unset_, [](const Unset& unset) { return unset.position() > 0; });
     return true;
   }
 
@@ -542,7 +462,7 @@ class Evaluation {
   ScriptStarts without_unset(ScriptStarts empty) {
     SandboxRequest request = request_;
     request.strict = false;
-    request.arguments = question_.arguments;
+    request.arguments = shown_ ? shown_->arguments : question_.arguments;
     for (const Unset& unset : unset_) request.environment.erase(unset.name);
     ScriptStarts found{.starts = starts_in(run_once(request)), .notes = {}};
     if (found.starts.empty()) {
@@ -642,52 +562,12 @@ class Evaluation {
   SandboxRequest request_;
   SandboxResult result_;
   std::vector<Unset> unset_;
+  std::optional<ShownCall> shown_;
   int runs_ = 0;
   std::chrono::steady_clock::time_point start_ = std::chrono::steady_clock::now();
 };
 
 }  // namespace
-
-std::optional<Started> plain_command(const std::string& text) {
-  if (text.find("\n#SBATCH") != std::string::npos) return std::nullopt;
-  Lines parsed = lines_of(text);
-  std::vector<Words>& lines = parsed.lines;
-  // One word a line.
-  if (lines.size() > 2 && is_python(lines.front().front()) &&
-      std::ranges::all_of(lines, [](const Words& line) { return line.size() == 1; }))
-    return Started{.words = joined(lines), .around = 0, .environment = {}};
-  if (std::optional<Started> process = process_list(text)) return process;
-  Started command;
-  std::map<std::string, std::string> own;  // Not exported.
-  const auto take = [](const std::string& word, std::map<std::string, std::string>& variables) {
-    variables[word.substr(0, word.find('='))] = word.substr(word.find('=') + 1);
-  };
-  while (!lines.empty()) {
-    const Words& line = lines.front();
-    const bool exports = line.front() == "export" && line.size() > 1;
-    if (!std::all_of(line.begin() + (exports ? 1 : 0), line.end(), is_assignment)) break;
-    for (const std::string& word : line)
-      if (word.find_first_of("$`(") != std::string::npos) return std::nullopt;
-    for (auto word = line.begin() + (exports ? 1 : 0); word != line.end(); ++word)
-      take(*word, exports ? command.environment : own);
-    lines.erase(lines.begin());
-  }
-  if (lines.empty()) return std::nullopt;
-  if (is_flag(lines.front().front())) {  // No shell takes that for a command.
-    command.environment.insert(own.begin(), own.end());
-    command.words = joined(lines);
-    return command;
-  }
-  const bool one_command =
-      std::all_of(lines.begin() + 1, lines.end(), [](const Words& line) { return is_flag(line.front()); });
-  Words& line = lines.front();
-  const auto program = std::ranges::find_if_not(line, is_assignment);
-  if (parsed.shell || !one_command || !is_python(*program)) return std::nullopt;
-  for (auto word = line.begin(); word != program; ++word) take(*word, command.environment);
-  line.erase(line.begin(), program);
-  command.words = joined(lines);
-  return command;
-}
 
 ScriptStarts starts_of(const ScriptQuestion& question, const ArgumentsOf& arguments_of, Diagnostics& diagnostics) {
   Evaluation evaluation(question, arguments_of);

@@ -149,6 +149,11 @@ bool recomputes(const TrainingOptions& o, RecomputeModule module) {
   return selective(o) && o.layer.recompute.modules.contains(module);
 }
 
+/// Ranks of a group of experts of one pipeline rank. Megatron makes them of a dense model too.
+std::int64_t expert_group(const Problem& p, const TrainingOptions& o) {
+  return p.model.has_moe() || o.layer.etp > 1 ? o.layer.etp * o.layer.ep : o.layer.tp;
+}
+
 /// HSDP: several FSDP groups, each with a copy of the weights.
 bool hybrid_fsdp(const TrainingOptions& o) {
   return is_fsdp(o.step.sharding) && o.step.fsdp_group > 0 && o.step.fsdp_group < o.layout().dp_cp();
@@ -366,11 +371,10 @@ std::vector<Rule> make_rules() {
        FW_REASON("[etp] {} x [ep] {} x [pp] {} does not divide the {} GPUs", o.layer.etp, o.layer.ep, o.pipeline.pp,
                  p.num_gpus)},
       {"grid.pp_not_last", "[use_tp_pp_dp_mapping] [tp] [cp] [pp] [ep] [etp]",
-       FW_WHEN(o.layout().tp_pp_dp &&
-               o.layer.tp * o.layer.cp != (p.model.has_moe() ? o.layer.etp * o.layer.ep : o.layer.tp)),
+       FW_WHEN(o.layout().tp_pp_dp && o.layer.tp * o.layer.cp != expert_group(p, o)),
        FW_REASON("[use_tp_pp_dp_mapping] with [pp] {} needs the same data-parallel size of attention and experts: [tp] "
                  "{} x [cp] {} is not [etp] {} x [ep] {}",
-                 o.pipeline.pp, o.layer.tp, o.layer.cp, p.model.has_moe() ? o.layer.etp : o.layer.tp, o.layer.ep)},
+                 o.pipeline.pp, o.layer.tp, o.layer.cp, expert_group(p, o) / o.layer.ep, o.layer.ep)},
       {"foldwise.tp_pp_dp_cp", "[use_tp_pp_dp_mapping] [cp] [pp]", FW_WHEN(o.layout().tp_pp_dp && o.layer.cp > 1),
        FW_REASON("[use_tp_pp_dp_mapping] with [cp] {} is not modelled: data-parallel and context-parallel ranks have "
                  "no one distance",

@@ -89,9 +89,8 @@ void derive_mtp(Reading& r) {
 void check_experts(Reading& r) {
   TrainingOptions& o = r.run.options;
   if (!r.run.model.has_moe() && !r.states("etp")) o.layer.etp = 1;
-  if (r.have_model && !r.run.model.has_moe() && (o.layer.ep > 1 || o.layer.etp > 1))
-    r.refuse(o.layer.ep > 1 ? "ep" : "etp", fmt::format("{} contradicts model = {}, which has no experts",
-                                                        std::max(o.layer.ep, o.layer.etp), r.run.model_name));
+  if (r.have_model && !r.run.model.has_moe() && o.layer.ep > 1)
+    r.refuse("ep", fmt::format("{} contradicts model = {}, which has no experts", o.layer.ep, r.run.model_name));
   if (o.layer.capacity_factor && r.states("capacity_factor") && r.token_drop && !*r.token_drop)
     r.refuse("capacity_factor", fmt::format("{} contradicts token_drop = false", *o.layer.capacity_factor));
   if (o.layer.pad_to_capacity && !o.layer.capacity_factor) r.refuse("pad_to_capacity", "true needs a capacity_factor");
