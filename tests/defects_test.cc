@@ -784,7 +784,8 @@ TEST_F(Defects, OfACommandLine) {
   for (const char* option : {"--gpus", "--seq-len", "--global-batch", "--top", "--effort", "--headroom", "--threads"})
     for (const char* value : {"x", "-1", "nan", "1e300", "''"})
       said.emplace_back(fmt::format("plan {} {}", option, value), option);
-  for (const auto& [arguments, message] : said) {
+  for (std::size_t i = 0; i < said.size(); i += FW_EVERY) {
+    const auto& [arguments, message] = said[i];
     const Outcome outcome = foldwise(arguments);
     EXPECT_TRUE(outcome.code == 2 && outcome.out.empty() && outcome.err.starts_with("command line: ") &&
                 outcome.err.find(message) != std::string::npos &&

@@ -232,10 +232,10 @@ TEST(Diagnose, MemoryAtThePeakHasOwners) {
     EXPECT_NEAR(static_cast<double>(d.memory->before), between, 0.01 * between) << name;
     const double predicted = d.stage_memory().allocated().to<double>() - between;
     EXPECT_NEAR(static_cast<double>(activations), predicted, 0.1 * predicted) << name;
+    if (name == std::string_view("h100-llama-memory")) continue;
+    EXPECT_EQ(d.memory->owned[0].owner.module, "dispatch");
+    EXPECT_EQ(d.memory->owned[1].owner.module, "experts");
   }
-  const Diagnosis moe = diagnosis_of({.name = "h100-qwen3-memory"});
-  EXPECT_EQ(moe.memory->owned[0].owner.module, "dispatch");
-  EXPECT_EQ(moe.memory->owned[1].owner.module, "experts");
 }
 
 /// A step of two optimizer steps and one product between them, as JSON.

@@ -105,14 +105,14 @@ TEST_F(Killed, PlansLeaveTheOlderOnes) {
     std::erase_if(files, [](const auto& file) { return file.first.find(".new-") != std::string::npos; });
     return files;
   };
-  finish(arguments("older", "64"));
-  finish(arguments("alone", "128"));
+  finish(arguments("older", "16"));
+  finish(arguments("alone", "32"));
   const std::map<std::string, std::string> older = plans_in("older"), alone = plans_in("alone");
   ASSERT_NE(older, alone);
   for (int i = 0; i < kills(); ++i) {
     fs::remove_all(path("plans"));
     fs::copy(path("older"), path("plans"));
-    kill_once(arguments("plans", "128"));
+    kill_once(arguments("plans", "32"));
     std::vector<std::string> texts;
     for (const auto& [name, text] : files_in(path("plans"))) texts.push_back(text);
     for (const auto& [name, text] : older) ASSERT_THAT(texts, testing::Contains(text)) << name;
@@ -120,12 +120,12 @@ TEST_F(Killed, PlansLeaveTheOlderOnes) {
       ASSERT_TRUE((older.contains(name) && older.at(name) == text) || (alone.contains(name) && alone.at(name) == text))
           << name;
     if (i % 10 == 0) {
-      ASSERT_EQ(wait_for(start_foldwise(arguments("plans", "128"))), 0);
+      ASSERT_EQ(wait_for(start_foldwise(arguments("plans", "32"))), 0);
       ASSERT_EQ(plans_in("plans"), alone);
     }
   }
   EXPECT_GT(kills_at_work_, enough());
-  finish(arguments("plans", "128"));
+  finish(arguments("plans", "32"));
   EXPECT_EQ(plans_in("plans"), alone);
 }
 

@@ -567,10 +567,10 @@ TEST(Export, StartsWhatAPlanAnswers) {
                                                   .release = {},
                                                   .num_gpus = num_gpus,
                                                   .seq_len = 4096,
-                                                  .global_batch = 1024,
+                                                  .global_batch = 256,
                                                   .precisions = {},
                                                   .set = {}});
-    problem.effort = 100'000;
+    problem.effort = 50'000;
     for (const Plan& plan : foldwise::plan(problem).plans) {
       try {
         static_cast<void>(launch_of(parse_run(foldwise::run_file(problem, plan), "plan.json")));

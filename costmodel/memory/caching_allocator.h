@@ -1,12 +1,13 @@
 #pragma once
 #include <array>
+#include <boost/container/flat_set.hpp>
+#include <compare>
 #include <cstddef>
 #include <cstdint>
 #include <limits>
 #include <map>
 #include <optional>
 #include <set>
-#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -67,9 +68,14 @@ class CachingAllocator {
     bool mapped = true;  ///< Backed by memory. Of an expandable segment the end is not, and what was given back.
     std::size_t stream = 0;
   };
+  struct FreePiece {
+    std::int64_t size, address;
+    Block block;
+    auto operator<=>(const FreePiece&) const = default;
+  };
   struct Pool {
-    std::set<std::tuple<std::int64_t, std::int64_t, Block>> free;  ///< Mapped, by size, then address.
-    std::set<std::pair<std::int64_t, Block>> unmapped;             ///< By address.
+    boost::container::flat_set<FreePiece> free;  ///< Mapped. They come and go with every op: no tree, no allocations.
+    std::set<std::pair<std::int64_t, Block>> unmapped;  ///< By address.
   };
 
   Block make(Piece piece);

@@ -52,20 +52,19 @@ void Clocks::device_waits(Seconds until) { device_ = std::max(device_, until); }
 
 void PieceReplay::forward(InPiece& in) {
   const std::vector<Op>& ops = in.piece->balanced.forward;
+  in.kept.reserve(ops.size());
   run(in, ops, in.piece->loaded.forward, in.piece->forward_steps, 0, ops.size(), [](std::size_t) {});
 }
 
 void PieceReplay::drop(InPiece& in) {
-  for (std::size_t step = 0; step < in.freed_by.size(); ++step)
-    for (const Block block : std::exchange(in.freed_by[step], {})) {
-      in.dropped.emplace_back(static_cast<std::int32_t>(step), allocator_.size(block));
-      allocator_.free(block);
-    }
+  for (const auto& [step, block] : std::exchange(in.kept, {})) {
+    in.dropped.emplace_back(step, allocator_.size(block));
+    allocator_.free(block);
+  }
 }
 
 void PieceReplay::rebuild(InPiece& in) {
-  for (const auto& [step, bytes] : in.dropped)
-    in.freed_by[static_cast<std::size_t>(step)].push_back(allocator_.allocate(bytes));
+  for (const auto& [step, bytes] : in.dropped) in.kept.emplace_back(step, allocator_.allocate(bytes));
   run(in, in.piece->balanced.backward, in.piece->loaded.backward, in.piece->backward_steps, 0, recomputed(in),
       [](std::size_t) {});
   in.rebuilt = true;
@@ -76,7 +75,7 @@ void PieceReplay::backward(InPiece& in) {
   const std::size_t begin = in.rebuilt ? recomputed(in) : 0;
   run(in, ops, in.piece->loaded.backward, in.piece->backward_steps, begin, ops.size(), [&](std::size_t i) {
     const bool last_of_step = i + 1 == ops.size() || ops[i + 1].step != ops[i].step;
-    if (ops[i].phase != Phase::kRecompute && last_of_step) free_from(in, static_cast<std::size_t>(ops[i].step));
+    if (ops[i].phase != Phase::kRecompute && last_of_step) free_from(in, ops[i].step);
   });
   free_from(in, 0);
   for (const auto& [key, block] : in.rests) {
@@ -157,24 +156,25 @@ PieceReplay::Stream PieceReplay::stream_of(const Op& op) const {
 // What an op needs for itself. A tensor of the size of one that the op before needed is that tensor: the gradient
 // that it computed, or its output.
 void PieceReplay::needs(const InPiece& in, const Op& op, const Op& loaded, Working& working) {
-  Working now;
-  std::vector<Bytes> missing;
+  const Stream stream = stream_of(op);
   for (std::size_t k = 0; k < op.transient.size(); ++k) {
     const Bytes bytes = sized(in, op.transient[k], loaded.transient[k]);
     const auto same =
         std::find_if(working.begin(), working.end(), [&](const auto& held) { return held.second == bytes; });
     if (same == working.end()) {
-      missing.push_back(bytes);
+      missing_.push_back(bytes);
     } else {
-      now.push_back(*same);
+      now_.push_back(*same);
       working.erase(same);
     }
   }
   // What another stream has used is there again when the device has passed that use (record_stream).
   for (const auto& [block, bytes] : working)
-    allocator_.stream(block) != stream_of(op) ? allocator_.free_after(block, clocks_.device()) : allocator_.free(block);
-  for (const Bytes bytes : missing) now.emplace_back(allocator_.allocate(bytes, stream_of(op)), bytes);
-  working = std::move(now);
+    allocator_.stream(block) != stream ? allocator_.free_after(block, clocks_.device()) : allocator_.free(block);
+  for (const Bytes bytes : missing_) now_.emplace_back(allocator_.allocate(bytes, stream), bytes);
+  working.swap(now_);
+  now_.clear();
+  missing_.clear();
 }
 
 void PieceReplay::keep(InPiece& in, const Op& op, std::size_t i, std::size_t k, Bytes loaded) {
@@ -194,15 +194,15 @@ void PieceReplay::keep(InPiece& in, const Op& op, std::size_t i, std::size_t k, 
     else
       in.allocated_by_backward.emplace_back(TensorKey{i, k}, tensor.rests);
   } else if (exists) {
-    const auto step = static_cast<std::size_t>(tensor.step);
-    if (in.freed_by.size() <= step) in.freed_by.resize(step + 1);
-    in.freed_by[step].push_back(block);
+    const auto behind = std::ranges::upper_bound(in.kept, tensor.step, {}, &std::pair<std::int32_t, Block>::first);
+    in.kept.emplace(behind, tensor.step, block);
   }
 }
 
-void PieceReplay::free_from(InPiece& in, std::size_t step) {
-  for (; step < in.freed_by.size(); ++step)
-    for (const Block block : std::exchange(in.freed_by[step], {})) allocator_.free(block);
+void PieceReplay::free_from(InPiece& in, std::int32_t step) {
+  const auto first = std::ranges::lower_bound(in.kept, step, {}, &std::pair<std::int32_t, Block>::first);
+  for (auto at = first; at != in.kept.end(); ++at) allocator_.free(at->second);
+  in.kept.erase(first, in.kept.end());
 }
 
 }  // namespace foldwise::costmodel

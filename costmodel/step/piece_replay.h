@@ -31,10 +31,10 @@ using Resting = std::map<TensorKey, CachingAllocator::Block>;
 struct InPiece {
   const PieceOps* piece = nullptr;
   Resting* resting = nullptr;
-  double excess = 0.0;                                         ///< Rows of the experts over balanced ones, less one.
-  std::vector<std::vector<CachingAllocator::Block>> freed_by;  ///< [step]
-  std::vector<std::pair<TensorKey, CachingAllocator::Block>> rests;  ///< Kept, and not freed by backward.
-  std::vector<std::pair<TensorKey, Bytes>> allocated_by_backward;    ///< Rests of a recomputed region.
+  double excess = 0.0;  ///< Rows of the experts over balanced ones, less one.
+  std::vector<std::pair<std::int32_t, CachingAllocator::Block>> kept;  ///< By the step of backward that frees it.
+  std::vector<std::pair<TensorKey, CachingAllocator::Block>> rests;    ///< Kept, and not freed by backward.
+  std::vector<std::pair<TensorKey, Bytes>> allocated_by_backward;      ///< Rests of a recomputed region.
   std::optional<CachingAllocator::Block> received;      ///< The block's input, if it came from another stage.
   std::vector<std::pair<std::int32_t, Bytes>> dropped;  ///< Step and size of what forward kept of it no longer.
   bool rebuilt = false;                                 ///< Its recomputation has run, with its unit's.
@@ -104,7 +104,7 @@ class PieceReplay {
   [[nodiscard]] Stream stream_of(const Op& op) const;
   void needs(const InPiece& in, const Op& op, const Op& loaded, Working& working);
   void keep(InPiece& in, const Op& op, std::size_t i, std::size_t k, Bytes loaded);
-  void free_from(InPiece& in, std::size_t step);
+  void free_from(InPiece& in, std::int32_t step);
 
   const CudaGraph& graph_;
   CachingAllocator& allocator_;
@@ -114,6 +114,8 @@ class PieceReplay {
   bool waits_for_copies_;
   Clocks clocks_;
   Seconds step_{};  ///< When it began.
+  Working now_;     ///< Of needs(), with their memory.
+  std::vector<Bytes> missing_;
 };
 
 }  // namespace foldwise::costmodel

@@ -290,7 +290,7 @@ void read_identity(const std::vector<Document>& stack, const std::string& name, 
   const std::string stem = std::filesystem::path(name).stem().string();
   profile.hardware.name = top.has("name") ? top.required_string("name") : stem;
   profile.hardware.gpu = ObjectReader(owner("gpu"), diagnostics).required_string("gpu");
-  (void)top.string("device");  // Read by system_of_device.
+  (void)top.string("device");  // Read by device_of.
   profile.hardware.unmeasured = top.string("unmeasured").value_or("");
   if (stack.size() > 1 && !stack.front().file().starts_with(kBuiltIn))
     profile.hardware.unmeasured = "numbers of the system overridden";
@@ -309,6 +309,12 @@ void read_links(const std::vector<Document>& stack, Network& network, Diagnostic
   }
 }
 
+/// The text that the document of a built-in system itself, not its base's, has at `key`; empty: none.
+std::string text_at(const std::string& name, const char* key) {
+  const std::string* text = embedded_file(name);
+  return text == nullptr ? "" : json::parse(*text).value(key, "");
+}
+
 }  // namespace
 
 std::vector<std::string> built_in_systems() {
@@ -318,10 +324,9 @@ std::vector<std::string> built_in_systems() {
   return names;
 }
 
-std::string base_of(const std::string& name) {
-  const std::string* text = embedded_file(name);
-  return text == nullptr ? "" : json::parse(*text).value("base", "");
-}
+std::string base_of(const std::string& name) { return text_at(name, "base"); }
+
+std::string device_of(const std::string& name) { return text_at(name, "device"); }
 
 std::string find_system(const std::string& name, const std::string& beside) {
   const std::vector<std::string> known = built_in_systems();

@@ -42,6 +42,9 @@ struct Profile {
 /// The built-in system that the built-in system `name` changes a few numbers of; empty: none.
 [[nodiscard]] std::string base_of(const std::string& name);
 
+/// A part of the name that the driver gives the GPUs of the built-in system `name`; empty: it says none.
+[[nodiscard]] std::string device_of(const std::string& name);
+
 /// The profile that `name` means in a file `beside` ("": at the prompt): a built-in name, whatever its case and
 /// punctuation, or words that only it has ("H100 80GB"); a relative path from that file's folder, where there is such a
 /// file; else the name as it is.

@@ -20,9 +20,9 @@ import tempfile
 
 HERE = pathlib.Path(__file__).resolve().parent
 ROOT = HERE.parent.parent
-# Of a test: some 6 s of a core each.
-INPUTS = {'run_file': 8000, 'model': 10000, 'profile': 2000, 'records': 8000, 'layout': 20000, 'launch': 1000, 'export': 40,
-          'measured': 10000, 'trace': 12000, 'nsys': 20000}
+# Of a test: some 10 s of a core each. What longer runs found is tests/fuzz/found, effort.json says how long they were.
+INPUTS = {'run_file': 2500, 'model': 3000, 'profile': 600, 'records': 2500, 'layout': 6000, 'launch': 300, 'export': 15,
+          'measured': 3000, 'trace': 3500, 'nsys': 6000}
 
 
 def fuzz(build, reader, corpus, limits):
