@@ -173,7 +173,9 @@ bool is_hybrid(const Settings& s) {
 void complete_pattern(Settings& s, const std::string& file, Diagnostics& diagnostics) {
   const std::string dest = s.has("hybrid_layer_pattern") ? "hybrid_layer_pattern" : "hybrid_override_pattern";
   const int line = s.line(dest);
-  const auto mistake = [&](std::string message) { diagnostics.error({file, line, "--hybrid-layer-pattern"}, message); };
+  const auto mistake = [&](const std::string& message) {
+    diagnostics.error({file, line, "--hybrid-layer-pattern"}, message);
+  };
   const std::string text = s.text(dest);
   if (!text.empty() || is_hybrid(s)) {
     const std::vector<std::string> spec = s.names("spec");
@@ -276,7 +278,10 @@ NotModelled not_modelled(const std::vector<Argument>& arguments, const std::stri
     if (given.empty() && !started) continue;
     const std::string what = given.empty() ? program : fmt::format("{}", fmt::join(given, ", "));
     if (row.contains("refused")) {
-      diagnostics.error({file, line, what}, row.at("refused").get<std::string>());
+      const bool told = std::ranges::any_of(diagnostics.list(), [&](const config::Diagnostic& mistake) {
+        return mistake.where.line == line && mistake.where.field == what;
+      });
+      if (!told) diagnostics.error({file, line, what}, row.at("refused").get<std::string>());
       continue;
     }
     result.notes.push_back(fmt::format("{}{}: {}", line > 0 ? fmt::format("line {}: ", line) : "", what,

@@ -206,7 +206,7 @@ std::string time_lines(const Screen& screen, const Prediction& prediction) {
                                                               {"copies", b.exposed_copy},
                                                               {"bubble", b.bubble},
                                                               {"host", b.host}}) {
-    const double share = (seconds / prediction.step_time).to<double>();
+    const auto share = (seconds / prediction.step_time).to<double>();
     if (share < 0.0005 && seconds < b.compute) continue;
     parts.push_back({name, share});
     legends.push_back(fmt::format("{} {:.1f} %", name, 100.0 * share));

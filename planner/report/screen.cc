@@ -114,7 +114,7 @@ std::string wrapped(const std::string& text, std::size_t width, std::size_t inde
 std::string fitting_in(const std::vector<std::string>& pieces, const std::string& between, std::size_t width) {
   std::string text;
   for (const std::string& piece : pieces) {
-    const std::string more = text.empty() ? piece : text + between + piece;
+    const std::string more = text.empty() ? piece : fmt::format("{}{}{}", text, between, piece);
     if (columns_of(more) > width) {
       if (text.empty()) return shortened(piece, width);
       return columns_of(text + between) + 2 <= width ? text + between + ".." : text;
@@ -138,7 +138,7 @@ std::string line_of(const Screen& screen, const std::string& name, const std::ve
   const std::size_t room = screen.width - kLabel;
   const std::string margin = '\n' + std::string(kLabel, ' ');
   for (const std::string& piece : pieces) {
-    const std::string more = line.empty() ? piece : line + "  " + piece;
+    const std::string more = line.empty() ? piece : fmt::format("{}  {}", line, piece);
     if (!line.empty() && columns_of(more) > room) {
       text += line + margin;
       line = piece;
