@@ -650,7 +650,7 @@ TEST_F(Cli, ARuleOfAMessageHasItsPage) {
   EXPECT_THAT(foldwise("predict " + write("run.json", run)).err,
               testing::EndsWith("foldwise rules grid.world_expert says what that demands\n"));
   const json rule = json::parse(foldwise("rules grid.world_expert --format json").out);
-  EXPECT_THAT(rule["demands"].get<std::string>(), testing::HasSubstr("multiple of ETP*EP*PP"));
+  EXPECT_THAT(rule["demands"].get<std::string>(), testing::HasSubstr("multiple of ETP x EP x PP"));
   EXPECT_THAT(foldwise("rules").out, testing::HasSubstr("epov.cg_impl"));
   const Outcome unknown = foldwise("rules grid.world");
   EXPECT_EQ(unknown.code, 2);
