@@ -268,6 +268,12 @@ std::optional<Plan> without(const PlanProblem& problem, const Choice& choice, co
     plain.assignment[i] =
         static_cast<std::uint16_t>(std::ranges::find(d.values, values->second.front()) - d.values.begin());
   }
+  for (std::size_t i = 0; i < problem.space.dimensions.size(); ++i) {  // As in every candidate of the search.
+    const Dimension& d = problem.space.dimensions[i];
+    if (d.named || d.field->counts_in(problem.model, plain.options)) continue;
+    d.field->value.set(plain.options, d.values.front());
+    plain.assignment[i] = 0;
+  }
   settle(plain.options);
   const bool drops_named = std::ranges::any_of(problem.space.dimensions, [&](const Dimension& d) {
     return d.named && d.field->applies_to(plan.options) && !d.field->applies_to(plain.options);
