@@ -48,6 +48,10 @@ def style(now, codes):
             now = {**now, 'opacity': '0.6'}
         elif 30 <= code <= 37 or 90 <= code <= 97:
             now = {**now, 'fill': COLOURS[code % 10]}
+        elif 40 <= code <= 47 or 100 <= code <= 107:
+            now = {**now, 'behind': COLOURS[code % 10]}
+        elif code == 49:
+            now = {key: value for key, value in now.items() if key != 'behind'}
         elif code == 39:
             now = {key: value for key, value in now.items() if key != 'fill'}
         elif code == 22:
@@ -56,24 +60,27 @@ def style(now, codes):
 
 
 def svg(command, text):
-    rows, now, columns = [], {}, 80
-    for line in OTHER.sub('', text).rstrip().split('\n'):
-        spans, column = [], 0
+    rows = [('', f'<tspan x="16" opacity="0.6">$ {html.escape(command)}</tspan>')]  # (bars, texts)
+    now, columns = {}, 80
+    for number, line in enumerate(OTHER.sub('', text).rstrip().split('\n'), 1):
+        bars, spans, column = [], [], 0
         for at, part in enumerate(SGR.split(line)):
             if at % 2:
                 now = style(now, part)
             elif part:
+                if 'behind' in now:
+                    bars.append(f'<rect x="{16 + column * 7.8:.1f}" y="{22 + number * 18}" width="{len(part) * 7.8:.1f}" height="15" '
+                                f'fill="{now["behind"]}"/>\n')
                 # Each word group stands at its own column, so that a font of another width keeps the table.
                 for piece in re.finditer(r'\S+(?: \S+)*', part):
-                    attributes = ''.join(f' {key}="{value}"' for key, value in now.items())
+                    attributes = ''.join(f' {key}="{value}"' for key, value in now.items() if key != 'behind')
                     x = 16 + (column + piece.start()) * 7.8
                     spans.append(f'<tspan x="{x:.1f}"{attributes}>{html.escape(piece.group())}</tspan>')
                 column += len(part)
         columns = max(columns, column)
-        rows.append(f'<text y="{{}}">{"".join(spans)}</text>')
-    rows.insert(0, f'<text y="{{}}"><tspan x="16" opacity="0.6">$ {html.escape(command)}</tspan></text>')
+        rows.append((''.join(bars), ''.join(spans)))
     width, height = 32 + columns * 7.8, 40 + len(rows) * 18
-    body = '\n'.join(row.format(34 + at * 18) for at, row in enumerate(rows))
+    body = '\n'.join(f'{bars}<text y="{34 + at * 18}">{spans}</text>' for at, (bars, spans) in enumerate(rows))
     return (f'<svg xmlns="http://www.w3.org/2000/svg" width="{width:.0f}" height="{height}" viewBox="0 0 {width:.0f} {height}">\n'
             f'<title>{html.escape(command)}</title>\n'
             f'<rect width="100%" height="100%" rx="8" fill="#1e1e2e"/>\n'
