@@ -268,9 +268,10 @@ std::optional<Plan> without(const PlanProblem& problem, const Choice& choice, co
     plain.assignment[i] =
         static_cast<std::uint16_t>(std::ranges::find(d.values, values->second.front()) - d.values.begin());
   }
-  for (std::size_t i = 0; i < problem.space.dimensions.size(); ++i) {  // As in every candidate of the search.
+  for (std::size_t i = 0; i < problem.space.dimensions.size(); ++i) {  // What counted only beside the choice.
     const Dimension& d = problem.space.dimensions[i];
-    if (d.named || d.field->counts_in(problem.model, plain.options)) continue;
+    const bool counted = d.field->counts_in(problem.model, plan.options);
+    if (d.named || !counted || d.field->counts_in(problem.model, plain.options)) continue;
     d.field->value.set(plain.options, d.values.front());
     plain.assignment[i] = 0;
   }
