@@ -85,10 +85,10 @@ StatedFields fields_of(const Settings& settings, const std::string& file, Diagno
     json value;
     if (form != nullptr && form->read != nullptr) {
       value = form->read(reading);
-    } else if (form != nullptr) {
-      if (!form->members.empty()) value = given(reading, form->members.front());
-    } else if (const std::string member = member_of(f); !member.empty()) {
-      if (const json* given = settings.find(member)) value = *given;
+    } else {
+      std::string member = form == nullptr ? member_of(f) : "";
+      if (form != nullptr && !form->members.empty()) member = form->members.front();
+      if (const json* given = member.empty() ? nullptr : settings.find(member)) value = *given;
     }
     if (value.is_null()) continue;
     const std::size_t dot = f.key.find('.');
