@@ -16,7 +16,7 @@ using nlohmann::json;
 
 namespace {
 
-json given(const Reading& r, std::string_view dest) {
+json given(const ArgumentReading& r, std::string_view dest) {
   const json* value = r.settings.find(dest);
   return value == nullptr ? json(nullptr) : *value;
 }
@@ -30,7 +30,7 @@ constexpr Fp8Recipe kFp8Recipes[] = {{"fp8-delayed", "delayed", "hybrid"},
                                      {"fp8-blockwise", "blockwise", "e4m3"},
                                      {"mxfp8", "mxfp8", "e4m3"}};
 
-void write_precision(Writing& w) {
+void write_precision(ArgumentWriting& w) {
   const std::string name = name_of(w.options().layer.precision);
   w.settings.set(name == "fp16" ? "fp16" : "bf16", true);
   for (const Fp8Recipe& fp8 : kFp8Recipes)
@@ -44,7 +44,7 @@ void write_precision(Writing& w) {
   }
 }
 
-json read_precision(Reading& r) {
+json read_precision(ArgumentReading& r) {
   const bool fp16 = r.settings.on("fp16");
   if (!r.settings.on("bf16") && !fp16) r.refuse("bf16", "training in fp32 is not modelled: expected --bf16 or --fp16");
   if (fp16 && (r.settings.has("fp8") || r.settings.has("fp4")))
@@ -63,7 +63,7 @@ json read_precision(Reading& r) {
 constexpr std::pair<std::string_view, std::string_view> kFsdpStrategies[] = {
     {"fsdp", "optim_grads_params"}, {"fsdp-optim-grads", "optim_grads"}, {"fsdp-optim", "optim"}};
 
-void write_sharding(Writing& w) {
+void write_sharding(ArgumentWriting& w) {
   const std::string name = name_of(w.options().step.sharding);
   if (name == "ddp") return;
   w.settings.set("use_distributed_optimizer", true);
@@ -75,7 +75,7 @@ void write_sharding(Writing& w) {
     }
 }
 
-json read_sharding(Reading& r) {
+json read_sharding(ArgumentReading& r) {
   if (!r.settings.has("use_megatron_fsdp") && !r.settings.has("use_torch_fsdp2") &&
       !r.settings.has("use_distributed_optimizer"))
     return nullptr;
@@ -92,13 +92,13 @@ json read_sharding(Reading& r) {
 }
 
 /// Groups over which FSDP shards, as the number of them; the other field of the same flag is DDP's.
-void write_fsdp_group(Writing& w) {
+void write_fsdp_group(ArgumentWriting& w) {
   const auto& step = w.options().step;
   if (!is_fsdp(step.sharding) || step.fsdp_group == 0) return;
   w.settings.set("num_distributed_optimizer_instances", w.options().layout().dp_cp() / step.fsdp_group);
 }
 
-json read_fsdp_group(Reading& r) {
+json read_fsdp_group(ArgumentReading& r) {
   const Settings& s = r.settings;
   const std::int64_t instances = s.integer("num_distributed_optimizer_instances", 1);
   if (!s.on("use_megatron_fsdp") || instances <= 1) return nullptr;
@@ -108,7 +108,7 @@ json read_fsdp_group(Reading& r) {
   return std::max<std::int64_t>(1, ranks / instances);
 }
 
-void write_graph(Writing& w) {
+void write_graph(ArgumentWriting& w) {
   using costmodel::GraphImpl;
   const costmodel::CudaGraph& graph = w.options().layer.cuda_graph;
   if (graph.impl == GraphImpl::kNone) return;
@@ -128,7 +128,7 @@ std::vector<std::string> graph_scopes(const Settings& s) {
   return s.has("cuda_graph_modules") ? s.names("cuda_graph_modules") : s.names("cuda_graph_scope");
 }
 
-json read_graph_impl(Reading& r) {
+json read_graph_impl(ArgumentReading& r) {
   const Settings& s = r.settings;
   if (s.on("enable_cuda_graph")) return "local";
   if (s.on("external_cuda_graph")) return "transformer_engine";
@@ -139,7 +139,7 @@ json read_graph_impl(Reading& r) {
   return impl == "local" && whole ? "full_iteration" : impl;
 }
 
-json read_graph_scope(Reading& r) {
+json read_graph_scope(ArgumentReading& r) {
   const json impl = read_graph_impl(r);
   if (impl.is_null() || impl == "none" || impl == "full_iteration") return nullptr;
   json modules = json::array();
@@ -155,7 +155,7 @@ json read_graph_scope(Reading& r) {
   return modules;
 }
 
-void write_dispatcher(Writing& w) {
+void write_dispatcher(ArgumentWriting& w) {
   if (!w.run.model.has_moe()) return;
   const std::string name = name_of(w.options().layer.dispatcher);
   const bool flex = is_flex(w.options().layer.dispatcher);
@@ -163,7 +163,7 @@ void write_dispatcher(Writing& w) {
   if (flex) w.settings.set("moe_flex_dispatcher_backend", name);
 }
 
-json read_dispatcher(Reading& r) {
+json read_dispatcher(ArgumentReading& r) {
   if (!r.settings.has("num_experts") || !r.settings.has("moe_token_dispatcher_type")) return nullptr;
   const std::string type = r.settings.text("moe_token_dispatcher_type", "allgather");
   if (type != "flex") return type;
@@ -174,7 +174,7 @@ json read_dispatcher(Reading& r) {
   return backend;
 }
 
-json read_granularity(Reading& r) {
+json read_granularity(ArgumentReading& r) {
   const bool of_moe = r.settings.on("moe_layer_recompute");
   if (!of_moe && !r.settings.on("recompute_activations")) return given(r, "recompute_granularity");
   r.infer("recompute.granularity", of_moe ? "--moe-layer-recompute is selective recomputation of moe"
@@ -182,7 +182,7 @@ json read_granularity(Reading& r) {
   return "selective";
 }
 
-json read_recompute_modules(Reading& r) {
+json read_recompute_modules(ArgumentReading& r) {
   if (read_granularity(r) != "selective") return nullptr;
   json modules = r.settings.names("recompute_modules");
   if (modules.empty()) {
@@ -194,11 +194,11 @@ json read_recompute_modules(Reading& r) {
 }
 
 /// Of full recomputation only.
-json read_of_full(const Reading& r, std::string_view dest) {
+json read_of_full(const ArgumentReading& r, std::string_view dest) {
   return r.settings.is("recompute_granularity", "full") ? given(r, dest) : json(nullptr);
 }
 
-void write_offload(Writing& w) {
+void write_offload(ArgumentWriting& w) {
   const costmodel::LayerOptions& layer = w.options().layer;
   if (layer.offload_modules.contains(costmodel::OffloadModule::kLayer)) {
     w.settings.set("cpu_offloading_num_layers", w.options().pipeline.cpu_offloading_num_layers);
@@ -208,18 +208,18 @@ void write_offload(Writing& w) {
   }
 }
 
-json read_offload_type(Reading& r) {
+json read_offload_type(ArgumentReading& r) {
   if (r.settings.integer("cpu_offloading_num_layers", 0) > 0) return "layer-cpu-offload";
   return r.settings.on("fine_grained_activation_offloading") ? json("fine-grained-activation") : json(nullptr);
 }
 
-json read_offload_modules(Reading& r) {
+json read_offload_modules(ArgumentReading& r) {
   const bool on = r.settings.on("fine_grained_activation_offloading");
   return on ? json(r.settings.names("offload_modules")) : json(nullptr);
 }
 
 /// --bf16 sets it, unless the gradients are asked for in bf16.
-json read_grad_reduce(Reading& r) {
+json read_grad_reduce(ArgumentReading& r) {
   const Settings& s = r.settings;
   if (s.on("grad_reduce_in_bf16")) return false;
   if (s.on("accumulate_allreduce_grads_in_fp32") || s.on("grad_reduce_in_fp32")) return true;
@@ -230,7 +230,7 @@ json read_grad_reduce(Reading& r) {
   return switched_on;
 }
 
-void write_experts(Writing& w) {
+void write_experts(ArgumentWriting& w) {
   const costmodel::Experts experts = w.options().layer.software.experts;
   if (!w.run.model.has_moe()) return;
   if (experts != costmodel::Experts::kSequential) w.settings.set("moe_grouped_gemm", true);
@@ -238,13 +238,13 @@ void write_experts(Writing& w) {
   w.settings.set("use_transformer_engine_op_fuser", true);
 }
 
-json read_experts(Reading& r) {
+json read_experts(ArgumentReading& r) {
   if (!r.settings.has("num_experts") || !r.settings.has("moe_grouped_gemm")) return nullptr;
   if (!r.settings.on("moe_grouped_gemm")) return "sequential";
   return r.settings.on("use_transformer_engine_op_fuser") ? "fused" : "grouped";
 }
 
-void write_cross_entropy(Writing& w) {
+void write_cross_entropy(ArgumentWriting& w) {
   using costmodel::CrossEntropy;
   const CrossEntropy loss = w.options().layer.software.cross_entropy;
   if (loss == CrossEntropy::kTorch) w.refuse("software.cross_entropy", "torch is no choice of Megatron's");
@@ -253,14 +253,14 @@ void write_cross_entropy(Writing& w) {
   w.settings.set("cross_entropy_fusion_impl", loss == CrossEntropy::kNative ? "native" : "te");
 }
 
-json read_cross_entropy(Reading& r) {
+json read_cross_entropy(ArgumentReading& r) {
   if (!r.settings.has("cross_entropy_loss_fusion")) return nullptr;
   if (!r.settings.on("cross_entropy_loss_fusion")) return "unfused";
   return r.settings.text("cross_entropy_fusion_impl", "native");
 }
 
 /// Chunks of a rank; a layout string says it itself.
-json read_vpp(Reading& r) {
+json read_vpp(ArgumentReading& r) {
   const Settings& s = r.settings;
   if (s.has("pipeline_model_parallel_layout")) return nullptr;
   for (const char* dest : {"num_virtual_stages_per_pipeline_rank", "virtual_pipeline_model_parallel_size"})
@@ -274,25 +274,25 @@ json read_vpp(Reading& r) {
 }
 
 /// Megatron's own default, 0, is none.
-json read_mtp_repeated(Reading& r) {
+json read_mtp_repeated(ArgumentReading& r) {
   return r.settings.integer("mtp_num_layers", 0) > 1 ? json(r.settings.on("mtp_use_repeated_layer")) : json(nullptr);
 }
 
-json read_etp(Reading& r) {
+json read_etp(ArgumentReading& r) {
   if (r.settings.has("expert_tensor_parallel_size")) return given(r, "expert_tensor_parallel_size");
   if (!r.settings.has("num_experts")) return nullptr;
   r.infer("etp", "without --expert-tensor-parallel-size it is --tensor-model-parallel-size");
   return r.settings.integer("tensor_model_parallel_size", 1);
 }
 
-json read_sequence_parallel(Reading& r) {
+json read_sequence_parallel(ArgumentReading& r) {
   const bool split = r.settings.integer("tensor_model_parallel_size", 1) > 1,
              asked = r.settings.on("sequence_parallel");
   if (!split && asked) r.infer("sequence_parallel", "Megatron switches it off where --tensor-model-parallel-size is 1");
   return split && asked;
 }
 
-json read_optimizer_instances(Reading& r) {
+json read_optimizer_instances(ArgumentReading& r) {
   if (r.settings.on("use_megatron_fsdp")) return nullptr;
   if (r.settings.on("use_distributed_optimizer")) return given(r, "num_distributed_optimizer_instances");
   if (r.settings.integer("num_distributed_optimizer_instances", 1) > 1)
@@ -300,7 +300,7 @@ json read_optimizer_instances(Reading& r) {
   return nullptr;
 }
 
-json read_cp_comm(Reading& r) {
+json read_cp_comm(ArgumentReading& r) {
   const std::vector<std::string> types = r.settings.names("cp_comm_type");
   if (types.empty()) return nullptr;
   if (std::ranges::count(types, types.front()) != static_cast<std::ptrdiff_t>(types.size()))
@@ -308,30 +308,30 @@ json read_cp_comm(Reading& r) {
   return types.front();
 }
 
-json hierarchical_sizes(const Writing& w) {
+json hierarchical_sizes(const ArgumentWriting& w) {
   const costmodel::LayerOptions& layer = w.options().layer;
   const bool both = layer.cp > 1 && layer.cp_comm == costmodel::CpComm::kA2aP2p && layer.cp_a2a_size > 0;
   return both ? json{layer.cp_a2a_size, layer.cp / layer.cp_a2a_size} : json(nullptr);
 }
 
-json read_hierarchical_sizes(Reading& r) {
+json read_hierarchical_sizes(ArgumentReading& r) {
   const bool both = r.settings.lists("cp_comm_type", "a2a+p2p");
   return both ? given(r, "hierarchical_context_parallel_sizes") : json(nullptr);
 }
 
-json read_capacity(Reading& r) {
+json read_capacity(ArgumentReading& r) {
   if (r.settings.number("moe_expert_capacity_factor", 0.0) >= 0.0) return given(r, "moe_expert_capacity_factor");
   r.infer("capacity_factor", "a negative --moe-expert-capacity-factor is none");
   return nullptr;
 }
 
-void write_schedule(Writing& w) {
+void write_schedule(ArgumentWriting& w) {
   const std::string name = name_of(w.options().pipeline.schedule);
   if (w.options().pipeline.schedule != costmodel::Schedule::kOneF1B)
     w.refuse("schedule", fmt::format("{} is for study: Megatron runs 1f1b", name));
 }
 
-void write_recompute_modules(Writing& w) {
+void write_recompute_modules(ArgumentWriting& w) {
   const auto& recompute = w.options().layer.recompute;
   if (recompute.granularity != costmodel::RecomputeGranularity::kSelective) return;
   if (recompute.modules.contains(costmodel::RecomputeModule::kAlternateMatmuls))
@@ -340,26 +340,26 @@ void write_recompute_modules(Writing& w) {
 }
 
 /// A place of a stage's for what is no layer: Megatron counts it where there are several stages.
-json read_account(Reading& r, std::string_view dest) {
+json read_account(ArgumentReading& r, std::string_view dest) {
   if (r.settings.integer("pipeline_model_parallel_size", 1) > 1) return given(r, dest);
   if (r.settings.on(dest)) r.infer(dest, "there is one stage");
   return nullptr;
 }
 
-json read_optimizer(Reading& r) {
+json read_optimizer(ArgumentReading& r) {
   if (!r.settings.has("optimizer")) return nullptr;
   const std::string name = r.settings.text("optimizer", "adam");
   if (name == "lion" || name == "soap" || name == "adaptive_muon") r.refuse("optimizer", name + " is not modelled");
   return name == "dist_muon" ? "muon" : name;
 }
 
-void write_grad_reduce(Writing& w) {
+void write_grad_reduce(ArgumentWriting& w) {
   const bool fp32 = w.options().layer.grad_reduce_in_fp32;
   if (!fp32 && w.options().layer.precision == costmodel::Precision::kFp16) return;  // Megatron's own.
   w.settings.set(fp32 ? "accumulate_allreduce_grads_in_fp32" : "grad_reduce_in_bf16", true);
 }
 
-json read_fp8_param_gather(Reading& r) {
+json read_fp8_param_gather(ArgumentReading& r) {
   const bool asked = r.settings.on("fp8_param_gather"), fp8 = r.settings.has("fp8");
   if (asked && !fp8) r.infer("optimizer.fp8_param_gather", "nothing is kept in FP8 without --fp8-format");
   if (asked && r.settings.on("use_torch_fsdp2")) {
@@ -375,13 +375,13 @@ bool reuses_grad_buffer(const TrainingOptions& o) {
          o.layer.precision == costmodel::Precision::kMxfp8 && !is_fsdp(o.step.sharding);
 }
 
-json read_transformer_impl(Reading& r) {
+json read_transformer_impl(ArgumentReading& r) {
   if (!r.settings.is("transformer_impl", "inference_optimized")) return given(r, "transformer_impl");
   r.infer("software.transformer_impl", "inference_optimized trains nothing: taken is transformer_engine");
   return "transformer_engine";
 }
 
-json read_attention(Reading& r) {
+json read_attention(ArgumentReading& r) {
   if (!r.settings.has("attention_backend")) return nullptr;
   const std::string backend = r.settings.text("attention_backend", "auto");
   return backend == "unfused" || backend == "local" ? "unfused" : "fused";
@@ -397,12 +397,12 @@ json value_if(bool given, Value value) {
 using costmodel::RecomputeGranularity;
 
 #define FW_SAYS(value)                      \
-  [](const Writing& w) -> json {            \
+  [](const ArgumentWriting& w) -> json {    \
     const TrainingOptions& o = w.options(); \
     (void)o;                                \
     return value;                           \
   }
-#define FW_READS(value) [](Reading& r) -> json { return value; }
+#define FW_READS(value) [](ArgumentReading& r) -> json { return value; }
 
 }  // namespace
 

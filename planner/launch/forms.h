@@ -12,7 +12,7 @@
 // value.
 namespace foldwise::planner {
 
-struct Writing {
+struct ArgumentWriting {
   const Run& run;
   const Release& release;
   Settings& settings;
@@ -22,7 +22,7 @@ struct Writing {
   [[nodiscard]] const costmodel::TrainingOptions& options() const { return run.options; }
 };
 
-struct Reading {
+struct ArgumentReading {
   const Settings& settings;
   /// Notes what Megatron makes of the arguments.
   std::function<void(std::string_view key, std::string why)> infer;
@@ -34,10 +34,11 @@ struct Reading {
 struct Form {
   std::string_view key;
   std::vector<std::string> members;  ///< Of the Namespace, that are read.
-  nlohmann::json (*says)(const Writing&) =
-      nullptr;                                 ///< What the first of them is given; null: nothing. Empty: never said.
-  void (*write)(Writing&) = nullptr;           ///< Instead, where there are several.
-  nlohmann::json (*read)(Reading&) = nullptr;  ///< Null: the run file is silent. Empty: the first member's value.
+  nlohmann::json (*says)(const ArgumentWriting&) =
+      nullptr;                                ///< What the first of them is given; null: nothing. Empty: never said.
+  void (*write)(ArgumentWriting&) = nullptr;  ///< Instead, where there are several.
+  nlohmann::json (*read)(ArgumentReading&) =
+      nullptr;  ///< Null: the run file is silent. Empty: the first member's value.
 };
 
 /// Empty rows stand for fields that no argument says.

@@ -41,7 +41,7 @@ bool is_said(const Field& f, const json& value, const TrainingOptions& options) 
 
 Settings settings_of_options(const Run& run, const Release& release, Diagnostics& diagnostics, bool configuration) {
   Settings settings;
-  Writing writing{.run = run, .release = release, .settings = settings, .refuse = {}};
+  ArgumentWriting writing{.run = run, .release = release, .settings = settings, .refuse = {}};
   writing.refuse = [&](std::string_view key, std::string message) {
     diagnostics.error({run.file, run.line, fmt::format("/{}", key)}, std::move(message));
   };
@@ -71,7 +71,7 @@ Settings settings_of_options(const Run& run, const Release& release, Diagnostics
 
 StatedFields fields_of(const Settings& settings, const std::string& file, Diagnostics& diagnostics) {
   StatedFields stated;
-  Reading reading{.settings = settings, .infer = {}, .refuse = {}};
+  ArgumentReading reading{.settings = settings, .infer = {}, .refuse = {}};
   reading.infer = [&](std::string_view key, std::string why) {
     const bool known = std::ranges::any_of(stated.inferred, [&](const auto& entry) { return entry.first == key; });
     if (!known) stated.inferred.emplace_back(key, std::move(why));
