@@ -18,7 +18,7 @@ using testing::HasSubstr;
 
 class Giants : public ProgramTest {
  protected:
-  static constexpr double kMostSeconds = 60.0;  // Of any build on any machine; a release takes a tenth.
+  static constexpr double kMostSeconds = 120.0;  // Of any build on any machine; a release takes a tenth.
 
   /// With 2 GiB of address space, but for the sanitizers, which take terabytes of it.
   [[nodiscard]] Outcome bounded(const std::string& arguments) const {
