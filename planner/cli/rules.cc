@@ -106,12 +106,9 @@ int rules(const RulesOptions& options) {
     return kDone;
   }
   const auto found = std::ranges::find(list, std::string_view(options.name), &planner::Rule::id);
-  if (found == list.end()) {
-    std::vector<std::string> names;
-    for (const planner::Rule& rule : list) names.emplace_back(rule.id);
+  if (found == list.end())
     throw config::ConfigError(
-        {{{"command line", 0, options.name}, "no rule" + config::nearest_hint(options.name, names)}});
-  }
+        {{{"command line", 0, options.name}, "no rule" + config::nearest_hint(options.name, rule_names())}});
   const nlohmann::json rule = rule_json(*found);
   if (options.format == "json")
     print_result(rule);

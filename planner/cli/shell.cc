@@ -224,7 +224,9 @@ std::vector<std::string> values_in_help(const CLI::Option& option) {
 void add_shell(CLI::App& app, Command& chosen) {
   auto shell = std::make_shared<std::string>();
   CLI::App* completion = app.add_subcommand("completion", "Print a script that completes commands in a shell");
-  completion->add_option("shell", *shell, "bash or zsh")->required()->check(CLI::IsMember({"bash", "zsh", "fish"}));
+  completion->add_option("shell", *shell, "bash, zsh or fish")
+      ->required()
+      ->check(CLI::IsMember({"bash", "zsh", "fish"}));
   completion->callback([shell, &app, &chosen] {
     chosen = [shell, &app] {
       print_result(*shell == "zsh"    ? zsh_completion(app)
