@@ -655,7 +655,8 @@ TEST_F(Cli, ARuleOfAMessageHasItsPage) {
   const Outcome unknown = foldwise("rules grid.world");
   EXPECT_EQ(unknown.code, 2);
   EXPECT_THAT(unknown.err, testing::HasSubstr("no rule"));
-  for (const json& listed : json::parse(foldwise("rules --format json").out)["rules"])
+  const json all = json::parse(foldwise("rules --format json").out);
+  for (const json& listed : all["rules"])
     EXPECT_NE(listed["demands"], "") << listed["rule"];
 }
 
