@@ -1,14 +1,19 @@
 // Does `validate` say apart which rows set a number, count a problem once, and take readings back; and does the gate
 // notice what moves?
-#include "planner/report/accuracy.h"
+#include "benchmarks/accuracy/accuracy.h"
 
+#include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <cmath>
+#include <cstdlib>
 #include <filesystem>
 #include <fstream>
+#include <iterator>
 #include <nlohmann/json.hpp>
 #include <set>
 #include <stdexcept>
@@ -16,19 +21,21 @@
 #include <utility>
 #include <vector>
 
+#include "benchmarks/accuracy/readings.h"
+#include "benchmarks/accuracy/roles.h"
 #include "costmodel/config/diagnostics.h"
-#include "planner/report/readings.h"
-#include "planner/report/roles.h"
 #include "planner/run/fields.h"
 
-namespace foldwise::planner::accuracy_test {
+namespace foldwise::accuracy::accuracy_test {
 namespace {
+
+using namespace planner;
 
 using nlohmann::json;
 
 std::vector<RunList> measured_runs(const std::string& folder = "runs") {
   std::vector<RunList> lists;
-  for (const auto& file : std::filesystem::directory_iterator(std::filesystem::path(FW_DATA_DIR) / folder))
+  for (const auto& file : std::filesystem::directory_iterator(std::filesystem::path(FW_ACCURACY_DIR) / folder))
     if (file.path().extension() == ".json") lists.push_back(load_runs(file.path()));
   return lists;
 }
@@ -235,5 +242,39 @@ TEST(Accuracy, MistakesInBoundsAreNamed) {
   }
 }
 
+/// Starts foldwise-accuracy; its exit code, and what it printed on both streams.
+std::pair<int, std::string> started(const std::string& arguments) {
+  const std::string out = testing::TempDir() + "accuracy-" + std::to_string(getpid()) + ".out";
+  const int status = std::system(fmt::format("{} {} >{} 2>&1", FW_ACCURACY, arguments, out).c_str());
+  std::ifstream file(out);
+  return {WEXITSTATUS(status), {std::istreambuf_iterator<char>(file), {}}};
+}
+
+// Is a fit JSON where that is asked for, and are fields refused that no profile has?
+TEST(AccuracyProgram, FitsFieldsOfProfiles) {
+  const std::string runs = FW_ACCURACY_DIR "/runs/model_zoo_runs.json";
+  const auto [code, text] = started(runs + " --fit /host/module --format json");
+  ASSERT_EQ(code, 0) << text;
+  EXPECT_EQ(json::parse(text)["groups"][0]["fields"], json::array({"/host/module"}));
+  for (const char* field : {"/nope", "''", "name", "/host", "/host/module,/nope"}) {
+    const auto [refused, message] = started(runs + " --fit " + field);
+    EXPECT_EQ(refused, 2) << message;
+    EXPECT_THAT(message, testing::HasSubstr("--fit: expected numbers of the profile"));
+  }
+}
+
+// Is a table that the product is built with never replaced by an empty one?
+TEST(AccuracyProgram, NothingPredictedWritesNothing) {
+  const std::string list = testing::TempDir() + "no_runs.json", table = testing::TempDir() + "table.json";
+  std::ofstream(list) << json{{"runs", json::array()}};
+  std::ofstream(table) << "old";
+  for (const char* option : {" --write-residuals ", " --write-bounds "}) {
+    EXPECT_EQ(started(list + option + table).first, 2);
+    std::string text;
+    std::ifstream(table) >> text;
+    EXPECT_EQ(text, "old");
+  }
+}
+
 }  // namespace
-}  // namespace foldwise::planner::accuracy_test
+}  // namespace foldwise::accuracy::accuracy_test

@@ -75,7 +75,7 @@ def main(program, schema_file, run, *besides):
         for name, ranks in (('mixtral-sleep', 1), ('h100-llama-memory', 1), ('ep2-skew', 2)):
             of_ranks = [str(traced / f'{name}.rank{rank}.json.gz') for rank in range(ranks)]
             check('diagnose', answer(['diagnose', str(traced / f'{name}.json'), '--trace', *of_ranks, *as_json]))
-        check('diagnose_profiles', answer(['diagnose', '--profiles', str(traced.parent.parent / 'hwprofiles/data/runs/h200x4_te_runs.json'), *as_json]))
+        check('diagnose_profiles', answer(['diagnose', '--profiles', str(traced.parent.parent / 'benchmarks/accuracy/runs/h200x4_te_runs.json'), *as_json]))
         check('validate', answer(['validate', measured, *as_json]))
         rows = answer(['sweep', fits, '--set', 'ep=3,8,64', '--format', 'jsonl', *training])
         assert [json.loads(row)['status'] for row in rows.splitlines()] == ['refused', 'does not fit', 'fits']

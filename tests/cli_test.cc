@@ -289,8 +289,7 @@ TEST_F(Cli, ValidateComputesErrorsAndNamesWhatItSkips) {
   ran_out["id"] = "ran-out";
   ran_out["oom"] = true;
   const std::string file = write("runs.json", json::array({seconds, tokens, unknown, refused, silent, ran_out}));
-  const Outcome outcome =
-      foldwise("validate --format json " + file + " --write-residuals " + (folder_ / "residuals.json").string());
+  const Outcome outcome = foldwise("validate --format json " + file);
   ASSERT_EQ(outcome.code, 0) << outcome.err;
   const json result = json::parse(outcome.out);
   ASSERT_EQ(result["rows"].size(), 2U);
@@ -307,7 +306,7 @@ TEST_F(Cli, ValidateComputesErrorsAndNamesWhatItSkips) {
   EXPECT_EQ(result["skipped"][2]["reason"], "nothing measured that we predict");
   ASSERT_EQ(result["out_of_memory"].size(), 1U);
   EXPECT_EQ(result["out_of_memory"][0]["id"], "ran-out");
-  EXPECT_EQ(json::parse(contents(folder_ / "residuals.json"))["causes"]["every run"]["rows"]["hopper"], 2);
+  EXPECT_EQ(result["by"]["kind"]["hopper moe"]["step_time"]["count"], 2);
 
   const Outcome text = foldwise("validate " + file);
   ASSERT_EQ(text.code, 0);
@@ -329,18 +328,6 @@ TEST_F(Cli, AMeasuredStepIsOfThisRun) {
     EXPECT_EQ(outcome.code, 2) << command;
     EXPECT_NE(outcome.err.find("expected a step within 10 times the predicted"), std::string::npos) << outcome.err;
   }
-}
-
-// Is a fit JSON where that is asked for?
-TEST_F(Cli, AFitIsJsonWhenAskedFor) {
-  json run = small_run();
-  run["measured"]["step_time_s"] = 2.0;
-  const Outcome outcome =
-      foldwise("validate " + write("runs.json", json::array({run})) + " --fit /host/module --format json");
-  ASSERT_EQ(outcome.code, 0) << outcome.err;
-  const json fit = json::parse(outcome.out);
-  EXPECT_EQ(fit["errors"]["before"]["rows"], 1);
-  EXPECT_EQ(fit["groups"][0]["fields"], json::array({"/host/module"}));
 }
 
 TEST_F(Cli, RoundedTokensAreRefinedByTflopsThatAgree) {
@@ -656,8 +643,7 @@ TEST_F(Cli, ARuleOfAMessageHasItsPage) {
   EXPECT_EQ(unknown.code, 2);
   EXPECT_THAT(unknown.err, testing::HasSubstr("no rule"));
   const json all = json::parse(foldwise("rules --format json").out);
-  for (const json& listed : all["rules"])
-    EXPECT_NE(listed["demands"], "") << listed["rule"];
+  for (const json& listed : all["rules"]) EXPECT_NE(listed["demands"], "") << listed["rule"];
 }
 
 // Has every command an example in its help, and the manual page every option of every command?

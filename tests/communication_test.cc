@@ -84,7 +84,7 @@ constexpr double kWaiting = 1.12;
 TEST(MeasuredSteps, CollectivesOfRankZeroAreWithinTwentyPercentOnAverage) {
   std::vector<double> errors;
   for (const char* file : {"h200x4_runs.json", "h200x4_te_runs.json"}) {
-    for (const auto& run : load_runs(std::string(FW_DATA_DIR) + "/runs/" + file).runs) {
+    for (const auto& run : load_runs(std::string(FW_ACCURACY_DIR) + "/runs/" + file).runs) {
       const auto& profile = run.json.at("measured").at("kernel_profile_rank0");
       const double busy = profile.at("busy_ms"), step = 1e3 * *run.measured.step_time_s, wall = profile.at("wall_ms");
       const double copies =
@@ -116,7 +116,7 @@ TEST(MeasuredSteps, CollectivesOfRankZeroAreWithinTwentyPercentOnAverage) {
 // (docs/accuracy.md) leaves it level with the first.
 TEST(MeasuredSteps, LayoutsOfQwen3ComeOutInTheirMeasuredOrder) {
   using costmodel::CrossEntropy;
-  const RunList zoo = load_runs(std::string(FW_DATA_DIR) + "/runs/model_zoo_runs.json");
+  const RunList zoo = load_runs(std::string(FW_ACCURACY_DIR) + "/runs/model_zoo_runs.json");
   ASSERT_EQ(zoo.runs.size(), 3U);
   EXPECT_EQ(zoo.runs.front().options.layer.software.cross_entropy, CrossEntropy::kUnfused);  // Megatron's default.
   for (const CrossEntropy loss : {CrossEntropy::kUnfused, CrossEntropy::kNative})
@@ -136,9 +136,9 @@ TEST(MeasuredSteps, LayoutsOfQwen3ComeOutInTheirMeasuredOrder) {
 
 // Do all parts of a report add up, also where Megatron-FSDP gathers and reduces?
 TEST(CommunicationReport, ExposesWhatTheBreakdownExposes) {
-  RunList zoo = load_runs(std::string(FW_DATA_DIR) + "/runs/model_zoo_runs.json");
+  RunList zoo = load_runs(std::string(FW_ACCURACY_DIR) + "/runs/model_zoo_runs.json");
   ASSERT_EQ(zoo.runs.size(), 3U);
-  const RunList published = load_runs(std::string(FW_DATA_DIR) + "/runs/published_runs.json");
+  const RunList published = load_runs(std::string(FW_ACCURACY_DIR) + "/runs/published_runs.json");
   const auto fsdp = std::ranges::find(published.runs, "folding-t3-qwen2-57b-a14b-fsdp-ep-64g", &Run::id);
   ASSERT_NE(fsdp, published.runs.end());
   for (const costmodel::Sharding sharding : {costmodel::Sharding::kFsdp, costmodel::Sharding::kFsdpOptimGrads}) {
@@ -158,7 +158,7 @@ TEST(CommunicationReport, ExposesWhatTheBreakdownExposes) {
 }
 // Do the links carry both directions of a pipeline: a stage a node, so that nothing else leaves it?
 TEST(CommunicationReport, RoutesTransfersBetweenStages) {
-  RunList zoo = load_runs(std::string(FW_DATA_DIR) + "/runs/model_zoo_runs.json");
+  RunList zoo = load_runs(std::string(FW_ACCURACY_DIR) + "/runs/model_zoo_runs.json");
   auto& run = zoo.runs.front();
   run.options.set_layout({.tp = 8, .cp = 1, .dp = 1, .pp = 2, .vpp = 1, .ep = 8, .etp = 1});
   run.options.pipeline.layout.clear();
@@ -172,7 +172,7 @@ TEST(CommunicationReport, RoutesTransfersBetweenStages) {
   EXPECT_DOUBLE_EQ(nic->bytes / transfers->bytes, 1.0);
 }
 TEST(CommunicationReport, NamesTheNicWhereExpertsSpanNodesAndNvlinkWhereNot) {
-  const RunList zoo = load_runs(std::string(FW_DATA_DIR) + "/runs/model_zoo_runs.json");
+  const RunList zoo = load_runs(std::string(FW_ACCURACY_DIR) + "/runs/model_zoo_runs.json");
   EXPECT_EQ(slowest(zoo.runs[0], "dispatch"), "nic");       // EP 32 on nodes of 8.
   EXPECT_EQ(slowest(zoo.runs[1], "all_to_all"), "nvlink");  // EP 8.
   EXPECT_EQ(slowest(zoo.runs[2], "dispatch"), "nvlink");

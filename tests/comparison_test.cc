@@ -34,7 +34,7 @@ const std::vector<Run>& published() {
   static const std::vector<Run> all = [] {
     std::vector<Run> runs;
     std::vector<std::filesystem::path> files;
-    for (const auto& file : std::filesystem::directory_iterator(FW_DATA_DIR "/runs"))
+    for (const auto& file : std::filesystem::directory_iterator(FW_ACCURACY_DIR "/runs"))
       if (file.path().extension() == ".json") files.push_back(file.path());
     std::ranges::sort(files);
     for (const auto& file : files)

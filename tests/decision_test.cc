@@ -14,9 +14,8 @@
 #include "costmodel/step/prediction.h"
 #include "costmodel/step/step.h"
 #include "planner/foldwise.h"
-#include "planner/report/error_learning.h"
-#include "planner/report/ordering.h"
 #include "planner/search/shortage.h"
+#include "planner/uncertainty/beliefs.h"
 
 namespace foldwise::planner::decision_test {
 namespace {
@@ -326,65 +325,6 @@ TEST(Decision, RunsToMeasureOnFewerGpus) {
   EXPECT_THROW(check_measured({slow}, problem.system_name), config::ConfigError);
 }
 
-Validation rows_of(const std::vector<std::filesystem::path>& files) {
-  std::vector<RunList> lists;
-  lists.reserve(files.size());
-  for (const std::filesystem::path& file : files) lists.push_back(load_runs(file));
-  return validate(std::move(lists));
-}
-
-Validation measured_rows(const char* folder) {
-  std::vector<std::filesystem::path> files;
-  for (const auto& file : std::filesystem::directory_iterator(folder))
-    if (file.path().extension() == ".json") files.push_back(file.path());
-  return rows_of(files);
-}
-
-// Do intervals that other models, systems and software give hold four of five measured times, whatever the GPU and kind
-// of model, and 19 of 20? And are the built-in errors what the rows give today?
-TEST(ErrorLearning, IntervalsHoldWhatWasLeftOut) {
-  const Validation validation = measured_rows(FW_DATA_DIR "/runs"), hosts = measured_rows(FW_DATA_DIR "/hosts");
-  const auto [learnt, coverage] = learn_errors(validation, built_in_roles(), hosts);
-  std::set<std::string> asked = {"all", "h100-sxm-80gb", "h200", "blackwell", "moe", "dense", "published"};
-  for (const Coverage& c : coverage) {
-    if (asked.erase(c.group) == 0) continue;
-    EXPECT_GE(c.share_80, 0.745) << c.group;  // 75 %, as it is printed.
-    EXPECT_LE(c.share_80, 0.87) << c.group;
-    EXPECT_GE(c.share_95, 0.90) << c.group;
-    if (c.group == "all" || c.group == "published") {
-      EXPECT_LE(c.half_width_pct, 8.3) << c.group;  // Asked are 8.
-    }
-  }
-  EXPECT_THAT(asked, testing::IsEmpty());
-  const ErrorModel& built_in = built_in_errors();
-  EXPECT_NEAR(learnt.layout_sd, built_in.layout_sd, 0.002);
-  for (const auto& [name, cause] : learnt.causes) EXPECT_NEAR(cause.sd, built_in.sd_of(name), 0.1 * cause.sd) << name;
-}
-
-// Machines whose hosts are each faster or slower by a third, and whose runs are else as predicted: is that what hosts
-// differ by, whatever others' rows say, and only if there are five machines?
-TEST(ErrorLearning, HostsDifferAsMachinesOfOurOwnDo) {
-  const std::string of_runs = FW_DATA_DIR "/runs/", of_hosts = FW_DATA_DIR "/hosts/";
-  const Validation published = rows_of({of_runs + "headline_runs.json", of_runs + "model_zoo_runs.json"});
-  Validation hosts = rows_of({of_hosts + "h100x4_fsdp.json", of_hosts + "h100x4_two_speeds.json",
-                              of_hosts + "h200x1.json", of_hosts + "options.json", of_runs + "h200x2_runs.json"});
-  std::map<std::string, double> factor;
-  for (ValidatedRow& row : hosts.rows) {
-    if (!row.step) continue;
-    const std::string machine = row.run.json.at("host");
-    const double ln = factor.try_emplace(machine, std::log(factor.size() % 2 == 0 ? 1.3 : 1.0 / 1.3)).first->second;
-    const Seconds predicted = row.prediction.step_time;
-    row.step->seconds = predicted.to<double>() * std::exp(-ln * exposure(row.run, predicted).at("host"));
-  }
-  const auto host_sd = [](const Validation& runs, const Validation& machines) {
-    return learn_errors(runs, built_in_roles(), machines).errors.sd_of("host");
-  };
-  EXPECT_NEAR(host_sd(published, hosts), std::log(1.3), 1e-6);
-  Validation few = hosts;
-  std::erase_if(few.rows, [](const ValidatedRow& row) { return row.run.json.at("host") != "R"; });
-  EXPECT_GT(std::abs(host_sd(published, few) - std::log(1.3)), 0.05);
-}
-
 // Is what no row has as uncertain as the worst known of what runs do, whatever sites and sources differ by?
 TEST(ErrorModel, WhatNoRowHasIsAsTheWorstKnown) {
   const ErrorModel errors =
@@ -454,36 +394,6 @@ TEST(ErrorModel, AStatedHostIsOfOneKind) {
       R"({"model": "qwen3-30b-a3b", "system": "h100-sxm-80gb", "num_gpus": 8, "seq_len": 4096, "global_batch": 128, "ep": 8,
           "micro_batch": 1, "system_overrides": {"host.module": "300 us"}})");
   EXPECT_EQ(more_on_virtual_machine(run, predict(run).step_time), 0.0);
-}
-
-// Rows whose measured times err as we say by two causes: are their deviations found, in the mean of four draws? Few
-// questions have the first, so that one draw finds 0.11 to 0.36 of 0.3, and some of it with TorchTitan, whose rows have
-// it.
-TEST(ErrorLearning, FindsTheErrorsThatWereMade) {
-  Validation validation = measured_rows(FW_DATA_DIR "/runs");
-  constexpr int kDraws = 4;
-  double domains = 0.0, torchtitan = 0.0, layout = 0.0;
-  for (int draw = 0; draw < kDraws; ++draw) {
-    std::mt19937_64 bits(static_cast<std::uint64_t>(11 + draw));
-    std::normal_distribution<double> normal;
-    std::map<std::string, double> by_group;
-    for (ValidatedRow& row : validation.rows) {
-      if (!row.step) continue;
-      const planner::Run& run = row.run;
-      // A draw a question: runs of one question share their site.
-      const auto [it, is_new] = by_group.try_emplace(question_text(run), normal(bits));
-      double error = 0.04 * normal(bits);
-      if (mechanisms(run).contains("hopper across NVLink domains")) error += 0.3 * it->second;
-      row.step->seconds = row.prediction.step_time.to<double>() * std::exp(error);
-    }
-    const ErrorModel learnt = learn_errors(validation, built_in_roles()).errors;
-    domains += learnt.sd_of("hopper across NVLink domains") / kDraws;
-    torchtitan += learnt.sd_of("as torchtitan") / kDraws;
-    layout += learnt.layout_sd / kDraws;
-  }
-  EXPECT_NEAR(domains, 0.3, 0.17);
-  EXPECT_LT(torchtitan, 0.15);
-  EXPECT_NEAR(layout, 0.04, 0.015);
 }
 
 }  // namespace

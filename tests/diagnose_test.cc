@@ -106,7 +106,7 @@ TEST(Diagnose, KernelsGoToTheirModules) {
 // whole step? Kernels' times are printed to 0.1 us.
 TEST(Diagnose, ProfilesLieBesideTheirPredictions) {
   const std::vector<ProfiledRun> runs =
-      profiled_runs(load_runs(std::string(FW_DATA_DIR) + "/runs/h200x4_te_runs.json"));
+      profiled_runs(load_runs(std::string(FW_ACCURACY_DIR) + "/runs/h200x4_te_runs.json"));
   EXPECT_EQ(runs.size(), 20u);
   for (const ProfiledRun& run : runs) {
     EXPECT_GE(run.recognised, 0.95) << run.id;
@@ -126,7 +126,7 @@ TEST(Diagnose, NamesOfKernelsAreKnown) {
   std::size_t profiles = 0;
   double known_of_all = 0.0, all = 0.0;
   for (const char* file : {"h200x4_te_runs.json", "h200x4_runs.json"}) {
-    std::ifstream in(std::string(FW_DATA_DIR) + "/runs/" + file);
+    std::ifstream in(std::string(FW_ACCURACY_DIR) + "/runs/" + file);
     for (const json& row : json::parse(in)) {
       const json& profile = row["measured"]["kernel_profile_rank0"];
       double known = 0.0, named = 0.0;

@@ -197,7 +197,7 @@ TEST(Estimator, ShardIsOurFirstRankWhereTheLayersDivide) {
 
 // Rows of the first table of the document: case, Megatron's GiB, ours, difference, causes.
 std::vector<std::vector<std::string>> documented_rows() {
-  std::ifstream file(FW_JOURNAL_DIR "/megatron-estimator.md");
+  std::ifstream file(FW_ACCURACY_DIR "/megatron-estimator.md");
   std::vector<std::vector<std::string>> rows;
   for (std::string line; std::getline(file, line);) {
     if (line.rfind("| ", 0) != 0) continue;

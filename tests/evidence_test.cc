@@ -155,7 +155,7 @@ TEST(BuiltInEvidence, HoldsWhatItsRowsSay) {
   EXPECT_EQ(measured_choices_json(runs), rows);
 }
 
-// Is the list that of the measured runs as they are read today? `foldwise validate --write-evidence` renews it.
+// Is the list that of the measured runs as they are read today? `foldwise accuracy --write-evidence` renews it.
 TEST(BuiltInEvidence, IsThatOfTheMeasuredRuns) {
   std::ifstream file(FW_DATA_DIR "/evidence.json");
   const json rows = json::parse(file).at("runs");
@@ -163,7 +163,7 @@ TEST(BuiltInEvidence, IsThatOfTheMeasuredRuns) {
   for (const json& row : rows) listed[row.at("id")] = row;
   std::size_t compared = 0;
   for (const char* name : {"published_runs", "h100_runs", "h100x2_runs", "h200x2_runs", "h200x4_runs"}) {
-    const std::string path = std::string(FW_DATA_DIR) + "/runs/" + name + ".json";
+    const std::string path = std::string(FW_ACCURACY_DIR) + "/runs/" + name + ".json";
     if (!std::ifstream(path)) continue;
     for (const planner::Run& run : load_runs(path).runs) {
       const MeasuredChoice choice = measured_choice(run);

@@ -14,7 +14,6 @@
 #include <vector>
 
 #include "planner/foldwise.h"
-#include "planner/report/ordering.h"
 #include "planner/report/plan_report.h"
 #include "planner/report/validation.h"
 #include "planner/rules/rules.h"
@@ -338,26 +337,6 @@ TEST(Explanation, GroupsAreWithinWhatTheModelCanTell) {
   EXPECT_THAT(groups_of(plans), testing::ElementsAre(Pair{0, 1}, Pair{2, 3}, Pair{4, 4}));
   EXPECT_THAT(groups_text(plans), testing::HasSubstr(": 1-2; 3-4\n"));
   EXPECT_EQ(groups_text({of_seconds(1.0), of_seconds(2.0)}), "");
-}
-
-// Is the number that plans are told apart by the one that measured runs give? Of pairs of runs of one source, model,
-// system, batch and software that differ in what `plan` chooses, those that the model puts farther apart stand in
-// the right order, and of the others some do not.
-TEST(Explanation, MeasuredPairsSayWhatTheModelCanTellApart) {
-  std::vector<RunList> lists;
-  for (const auto& file : std::filesystem::directory_iterator(FW_DATA_DIR "/runs"))
-    if (file.path().extension() == ".json") lists.push_back(load_runs(file.path()));
-  const Validation validation = validate(std::move(lists));
-  const Ordering all = orderings(validation, built_in_roles()).front();
-  const auto& [near, near_right] = all.predicted_near;
-  const auto& [far, far_right] = all.predicted_apart;
-  RecordProperty("pairs", std::to_string(near_right) + " of " + std::to_string(near) + " near, " +
-                              std::to_string(far_right) + " of " + std::to_string(far) + " far");
-  EXPECT_GE(far, 60);
-  EXPECT_GE(far_right, far * 95 / 100);
-  EXPECT_GE(near, 10);
-  EXPECT_LT(100 * near_right, 95 * near);
-  EXPECT_GE(all.measured_apart.right, all.measured_apart.pairs * 93 / 100);
 }
 
 }  // namespace

@@ -155,7 +155,7 @@ TEST(Insight, MoreMemoryIsWhatItMakesRoomFor) {
 // two percent (hotter products, less to hide behind), and is the best change a run that
 // rules accept, that fits and that differs?
 TEST(Insight, HoldsForPublishedRuns) {
-  const std::vector<planner::Run> runs = load_runs(FW_DATA_DIR "/runs/published_runs.json").runs;
+  const std::vector<planner::Run> runs = load_runs(FW_ACCURACY_DIR "/runs/published_runs.json").runs;
   std::mt19937 random(5);  // NOLINT(cert-msc51-cpp): the same runs every time.
   int looked_at = 0, changed = 0;
   while (looked_at < 40) {

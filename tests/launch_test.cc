@@ -486,7 +486,7 @@ TEST(Export, SegmentsDivideTheNodes) {
 TEST(Export, NamesWhatPublishedRowsName) {
   int written = 0;
   std::map<std::string, int> kept_back;
-  for (planner::Run run : load_runs(std::string(FW_DATA_DIR) + "/runs/published_runs.json").runs) {
+  for (planner::Run run : load_runs(std::string(FW_ACCURACY_DIR) + "/runs/published_runs.json").runs) {
     std::optional<Launch> launch;
     for (const Release& release : releases()) {
       if (launch) break;

@@ -12,8 +12,8 @@ import unicodedata
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 NAMED = re.compile(r'(?<![\w./:@-])((?:docs|benchmarks)/[a-z/-]+\.md|CONTRIBUTING\.md|README\.md)(?:#([\w-]+))?')
 LINK = re.compile(r'\]\(([^)#\s]*)(?:#([^)\s]*))?\)')
-OTHERS = ('tests/golden/', 'planner/models/data/', 'planner/run/releases/', 'hwprofiles/data/runs/', 'hwprofiles/data/kernels/',
-          'hwprofiles/data/records/', 'hwprofiles/data/starts/')  # Their sources are pages of other projects.
+OTHERS = ('tests/golden/', 'planner/models/data/', 'planner/run/releases/', 'benchmarks/accuracy/runs/', 'hwprofiles/data/kernels/',
+          'hwprofiles/data/records/', 'benchmarks/accuracy/starts/')  # Their sources are pages of other projects.
 
 
 def lines_without_code(text):

@@ -122,8 +122,7 @@ TEST_F(Malformed, FilesThatCannotBeRead) {
   for (const std::string& file : {folder_.string(), std::string("/proc/self/mem")})
     for (const char* command :
          {"predict {file}", "predict {file} --html {out}", "export {file}", "import {file} --system h200 --gpus 8",
-          "validate {file}", "validate {run} --bounds {file}", "validate {run} --hosts {file}",
-          "diagnose {run} --trace {file}", "calibrate --import {file} --out {out}",
+          "validate {file}", "diagnose {run} --trace {file}", "calibrate --import {file} --out {out}",
           "calibrate --records {file} --out {out}", "compare {run} {file}", "plan --from {file}",
           "plan --model {file} --system h200", "plan --measured {file}", "models {file}", "systems {file}",
           "sweep {file} --set tp=1,2 --out {out}", "sweep {run} --set model={file} --out {out}",
@@ -173,13 +172,8 @@ TEST_F(Malformed, ScriptsThatGrow) {
 
 // Options that a form of the command does not take are not passed over.
 TEST_F(Malformed, OptionsOfValidate) {
-  const std::string runs = FW_DATA_DIR "/runs/h200x4_runs.json";
+  const std::string runs = FW_ACCURACY_DIR "/runs/h200x4_runs.json";
   expect_mistake("validate " + runs + " --system nosuch", "command line: --system: only of kernel records");
-  for (const char* field : {"/nope", "''", "name", "/host", "/host/module,/nope"})
-    expect_mistake("validate " + runs + " --fit " + field, "command line: --fit: expected numbers of the profile");
-  std::ofstream(path("r.jsonl")) << "";
-  for (const char* option : {"--fit /host/module", "--vary-readings", "--bounds x.json"})
-    expect_mistake("validate " + path("r.jsonl") + ' ' + option, "only of measured runs");
 }
 
 // An input of 10 kB in the wrong place is not printed back whole, and a thousand mistakes are not all printed.

@@ -265,7 +265,7 @@ TEST(FsdpBuffers, HoldWhatIsShared) {
 // Does every layer cost the host a unit of Megatron-FSDP and its tensors, forward and backward, and backward alone
 // where only gradients are sharded? By a host that is so slow that nothing else matters.
 TEST(Fsdp, CostsTheHostItsUnitsAndParameters) {
-  const planner::RunList list = planner::load_runs(std::string(FW_DATA_DIR) + "/hosts/h100x4_fsdp.json");
+  const planner::RunList list = planner::load_runs(std::string(FW_ACCURACY_DIR) + "/hosts/h100x4_fsdp.json");
   const auto run = std::ranges::find(list.runs, "h100x4-fsdp", &planner::Run::id);
   ASSERT_NE(run, list.runs.end());
   costmodel::Hardware hardware = run->hardware;
@@ -288,7 +288,7 @@ TEST(Fsdp, CostsTheHostItsUnitsAndParameters) {
 // Are steps of Megatron-FSDP on four H100 reached, but where this host waits for Qwen3-30B's experts, with or without
 // FSDP (benchmarks/accuracy/journal.md#fsdp-of-four-h100)? Four of these runs set what a unit costs the host.
 TEST(Fsdp, StepsOnFourGpusAreReached) {
-  const planner::RunList list = planner::load_runs(std::string(FW_DATA_DIR) + "/hosts/h100x4_fsdp.json");
+  const planner::RunList list = planner::load_runs(std::string(FW_ACCURACY_DIR) + "/hosts/h100x4_fsdp.json");
   double sum = 0.0;
   int runs = 0;
   for (const planner::Run& run : list.runs) {

@@ -43,7 +43,7 @@ struct Bounds {
 
 // The runs of a file, of one day where it is given.
 void check(const std::string& file, const Bounds& bounds, const std::string& day = "") {
-  const RunList list = load_runs(std::string(FW_DATA_DIR "/") + file);
+  const RunList list = load_runs(std::string(FW_ACCURACY_DIR "/") + file);
   double square = 0.0, reserved_square = 0.0;
   std::size_t ranks = 0, measured = 0;
   for (const Run& run : list.runs) {
@@ -118,7 +118,7 @@ TEST(MeasuredMemory, OfFourGpusIsReached) {
 TEST(MeasuredMemory, OfRunsThatReserveAllThereIsIsSaid) {
   int full = 0, noted = 0, free = 0;
   for (const char* file : {"/hosts/h100x4_plans_again.json", "/hosts/h100x4_memory_gone.json"})
-    for (const planner::Run& run : load_runs(std::string(FW_DATA_DIR) + file).runs) {
+    for (const planner::Run& run : load_runs(std::string(FW_ACCURACY_DIR) + file).runs) {
       const std::vector<double>& reserved = run.measured.peak_reserved_gib_per_rank;
       if (reserved.empty()) continue;
       const costmodel::Step step = costmodel::compose_step(run.model, run.options, run.hardware);
@@ -143,7 +143,7 @@ TEST(MeasuredMemory, OfRunsThatReserveAllThereIsIsSaid) {
 // knows the order of its nodes, so that nothing pends for the host.
 TEST(ReservedMemory, OfPublishedCapturesWithEpOverlapIsThere) {
   int captures = 0;
-  for (const planner::Run& run : load_runs(std::string(FW_DATA_DIR) + "/runs/published_runs.json").runs) {
+  for (const planner::Run& run : load_runs(std::string(FW_ACCURACY_DIR) + "/runs/published_runs.json").runs) {
     if (!run.options.pipeline.overlaps.ep_a2a ||
         run.options.layer.cuda_graph.impl != costmodel::GraphImpl::kFullIteration)
       continue;
@@ -159,7 +159,7 @@ TEST(ReservedMemory, OfPublishedCapturesWithEpOverlapIsThere) {
 // FSDP of four GPUs that talk. FP8 copies, FP8 parameters and experts that one rank alone has were found on these runs;
 // what is left is a layer's gradient or a table's in the buffers (docs/memory.md#fsdp-buffers).
 TEST(MeasuredMemory, OfFsdpIsReached) {
-  const RunList list = load_runs(std::string(FW_DATA_DIR) + "/hosts/h100x4_fsdp.json");
+  const RunList list = load_runs(std::string(FW_ACCURACY_DIR) + "/hosts/h100x4_fsdp.json");
   int runs = 0;
   for (const planner::Run& run : list.runs) {
     if (run.measured.peak_memory_gib_per_rank.empty()) continue;
@@ -181,7 +181,7 @@ TEST(MeasuredMemory, OfFsdpIsReached) {
 // dropping, recomputation by layers and in FP8, MTP. Nine mistakes were found on these runs (docs/memory.md#accuracy).
 // Where gradients come tensor by tensor, FSDP's are a layer early here.
 TEST(MeasuredMemory, OfOptionsOfOneRankIsReached) {
-  const RunList list = load_runs(std::string(FW_DATA_DIR) + "/hosts/h100_memory.json");
+  const RunList list = load_runs(std::string(FW_ACCURACY_DIR) + "/hosts/h100_memory.json");
   ASSERT_EQ(list.runs.size(), 48u);
   std::vector<double> errors;
   for (const planner::Run& run : list.runs) {
@@ -203,7 +203,7 @@ TEST(MeasuredMemory, OfOptionsOfOneRankIsReached) {
 // Do gradients that pend on the side stream go back to the allocator when the host is slower than the device? A second
 // of host work before every chunk lets each one's event pass before the next allocation.
 TEST(ReservedMemory, ShrinksWhenTheHostIsSlowerThanTheDevice) {
-  RunList list = load_runs(std::string(FW_DATA_DIR) + "/runs/h200x4_runs.json");
+  RunList list = load_runs(std::string(FW_ACCURACY_DIR) + "/runs/h200x4_runs.json");
   const auto run = std::find_if(list.runs.begin(), list.runs.end(),
                                 [](const auto& candidate) { return candidate.id == "h200x4-mix-pp4-vpp2"; });
   ASSERT_NE(run, list.runs.end());
@@ -327,7 +327,7 @@ TEST(StaticBytes, OfARunAreThoseOfItsRelease) {
 // Does a published run that peaks in the optimizer step come out? These hold what rests between steps beside the fp32
 // copies of low-precision states, of an fp16 master in Nemotron 3 Super, and of bf16 gradients in Llama 3 70B.
 TEST(MeasuredMemory, OfTheOptimizerStepIsReached) {
-  const RunList list = load_runs(std::string(FW_DATA_DIR) + "/runs/published_runs.json");
+  const RunList list = load_runs(std::string(FW_ACCURACY_DIR) + "/runs/published_runs.json");
   std::size_t peaks = 0;
   for (const auto& run : list.runs) {
     if (first_violation({run.model, run.hardware, run.num_gpus}, run.options)) continue;  // No prediction, then.
@@ -348,7 +348,7 @@ TEST(MeasuredMemory, OfTheOptimizerStepIsReached) {
 // 4 % too high, and some MoE runs with EP overlap 2 %.
 TEST(MeasuredMemory, OfStartedPlansIsThere) {
   double squares = 0.0;
-  const RunList list = load_runs(std::string(FW_DATA_DIR) + "/hosts/h200x2_started.json");
+  const RunList list = load_runs(std::string(FW_ACCURACY_DIR) + "/hosts/h200x2_started.json");
   for (const auto& run : list.runs) {
     const costmodel::Prediction prediction = costmodel::predict(run.model, run.options, run.hardware);
     Bytes most{};
@@ -596,7 +596,7 @@ RC_GTEST_PROP(GradientBuffers, AreMegatronsLoop, ()) {
 
 // Does imbalance cost memory exactly where rows can vary: not with one rank for all experts, not with padded capacity?
 TEST(Imbalance, CostsMemoryWhereRowsVary) {
-  const RunList list = load_runs(std::string(FW_DATA_DIR) + "/runs/h200x4_te_runs.json");
+  const RunList list = load_runs(std::string(FW_ACCURACY_DIR) + "/runs/h200x4_te_runs.json");
   for (const auto& run : list.runs) {
     const costmodel::Prediction prediction = costmodel::predict(run.model, run.options, run.hardware);
     const costmodel::Imbalance random = costmodel::imbalance(run.model, run.options, run.hardware);

@@ -11,10 +11,10 @@
 #include "hwprofiles/load/profile.h"
 #include "planner/foldwise.h"
 #include "planner/models/models.h"
-#include "planner/report/error_model.h"
 #include "planner/rules/rules.h"
 #include "planner/run/run_file.h"
 #include "planner/search/search.h"
+#include "planner/uncertainty/error_model.h"
 
 namespace foldwise::planner::new_generation_test {
 namespace {

@@ -51,8 +51,6 @@ TEST_F(Outputs, AnInputIsNeverReplaced) {
     expect_refused("plan --from " + run + " --html " + path(name), "it is read too");
     expect_refused("sweep " + run + " --set ep=8 --out " + path(name), "it is read too");
     expect_refused("sweep " + run + " --set ep=8 --svg " + path(name), "it is read too");
-    expect_refused("validate " + run + " --write-bounds " + path(name), "it is read too");
-    expect_refused("validate " + run + " --write-residuals " + path(name), "it is read too");
   }
   EXPECT_EQ(contents(run), before);
 
@@ -95,8 +93,7 @@ TEST_F(Outputs, AreCheckedBeforeTheWork) {
   for (const std::string arguments :
        {"predict no.json --trace ", "predict no.json --svg ", "predict no.json --html ",
         "compare no.json no.json --html ", "plan --model none --html ", "sweep no.json --set ep=8 --out ",
-        "sweep no.json --set ep=8 --svg ", "sweep no.json --set ep=8 --html ", "validate no.json --write-bounds ",
-        "validate no.json --write-residuals ", "fields --write "}) {
+        "sweep no.json --set ep=8 --svg ", "sweep no.json --set ep=8 --html ", "fields --write "}) {
     expect_refused(arguments + missing, missing + ": cannot be written: No such file or directory");
     expect_refused(arguments + inside, inside + ": cannot be written: Not a directory");
     expect_refused(arguments + folder, folder + ": cannot be written: Is a directory");
@@ -242,16 +239,6 @@ TEST_F(Outputs, AKillLeavesTheOldOrTheNew) {
     EXPECT_THAT(contents(svg), testing::AnyOf("old", whole));
   }
   EXPECT_GT(killed, 0);
-}
-
-// Is a table that the program is built with never replaced by an empty one?
-TEST_F(Outputs, NothingPredictedWritesNothing) {
-  const std::string list = write("runs.json", {{"runs", nlohmann::json::array()}}), table = path("residuals.json");
-  put("residuals.json", "old");
-  for (const char* option : {" --write-residuals ", " --write-bounds "}) {
-    EXPECT_EQ(foldwise(fmt::format("validate {}{}{}", list, option, table)).code, 2);
-    EXPECT_EQ(contents(table), "old");
-  }
 }
 
 class Calibrations : public Outputs {

@@ -165,7 +165,7 @@ INSTANTIATE_TEST_SUITE_P(Systems, BuiltIn, testing::ValuesIn(built_in_systems())
 });
 
 TEST(BuiltInSystems, AreTheNamesThatPublishedRunsUse) {
-  std::ifstream in(FW_DATA_DIR "/runs/published_runs.json");
+  std::ifstream in(FW_ACCURACY_DIR "/runs/published_runs.json");
   const nlohmann::json runs = nlohmann::json::parse(in);
   const std::vector<std::string> known = built_in_systems();
   for (const auto& run : runs) EXPECT_THAT(known, testing::Contains(run.at("system").get<std::string>()));

@@ -174,7 +174,7 @@ struct Row {
 };
 
 std::vector<Row> documented() {
-  std::ifstream file(FW_JOURNAL_DIR "/memory-published.md");
+  std::ifstream file(FW_ACCURACY_DIR "/memory-published.md");
   std::vector<Row> rows;
   std::size_t seen = 0;
   for (std::string line; std::getline(file, line);) {
@@ -219,7 +219,7 @@ TEST(PublishedMemory, OffloadedStatesTakeWhatTheDocumentSays) {
   const auto added = (costmodel::predict(deepseek(), with, gb200()).step_time -
                       costmodel::predict(deepseek(), without, gb200()).step_time)
                          .to<double>();
-  std::ifstream file(FW_JOURNAL_DIR "/memory-published.md");
+  std::ifstream file(FW_ACCURACY_DIR "/memory-published.md");
   const std::string text{std::istreambuf_iterator<char>(file), {}}, before = "ours adds ";
   const std::size_t at = text.find(before);
   ASSERT_NE(at, std::string::npos);

@@ -166,7 +166,7 @@ TEST(RunFile, NumbersOfTheSystemAreChecked) {
 
 TEST(RunFile, EveryPublishedRowLoadsOrSaysWhyNot) {
   // 347 rows: 4 without a sequence length, 3 without a global batch, 2 of a model whose geometry is not public.
-  const RunList published = load_runs(std::string(FW_DATA_DIR) + "/runs/published_runs.json");
+  const RunList published = load_runs(std::string(FW_ACCURACY_DIR) + "/runs/published_runs.json");
   EXPECT_EQ(published.runs.size(), 338U);
   ASSERT_EQ(published.unreadable.size(), 9U);
   std::map<std::string, int> reasons;
@@ -182,7 +182,7 @@ TEST(RunFile, EveryPublishedRowLoadsOrSaysWhyNot) {
 
 TEST(RunFile, EveryRowOfOurOwnMeasurementsLoads) {
   for (const auto& [name, count] : {std::pair{"h200x4_runs", 14U}, std::pair{"h200x4_te_runs", 20U}}) {
-    const RunList list = load_runs(std::string(FW_DATA_DIR) + "/runs/" + name + ".json");
+    const RunList list = load_runs(std::string(FW_ACCURACY_DIR) + "/runs/" + name + ".json");
     EXPECT_EQ(list.runs.size(), count);
     EXPECT_TRUE(list.unreadable.empty());
     for (const TrainingRun& run : list.runs) {
@@ -193,7 +193,7 @@ TEST(RunFile, EveryRowOfOurOwnMeasurementsLoads) {
 }
 
 TEST(RunFile, EveryLoadedRowIsWrittenAndReadBack) {
-  for (const TrainingRun& run : load_runs(std::string(FW_DATA_DIR) + "/runs/published_runs.json").runs) {
+  for (const TrainingRun& run : load_runs(std::string(FW_ACCURACY_DIR) + "/runs/published_runs.json").runs) {
     const TrainingRun again = read_text(write_run(run).dump());
     EXPECT_EQ(again.options, run.options) << run.id;
     EXPECT_EQ(again.model.mtp_num_layers, run.model.mtp_num_layers) << run.id;
@@ -202,7 +202,7 @@ TEST(RunFile, EveryLoadedRowIsWrittenAndReadBack) {
 }
 
 TEST(RunFile, OurStockRunHasTheKernelsThatItsSoftwareNames) {
-  const RunList list = load_runs(std::string(FW_DATA_DIR) + "/runs/h200x4_runs.json");
+  const RunList list = load_runs(std::string(FW_ACCURACY_DIR) + "/runs/h200x4_runs.json");
   const auto stock = std::find_if(list.runs.begin(), list.runs.end(),
                                   [](const TrainingRun& run) { return run.id == "h200x4-mix-ep4-stock"; });
   ASSERT_NE(stock, list.runs.end());
@@ -375,7 +375,7 @@ TEST(RunFile, SpellingsOfSoftwareAreRead) {
 TEST(RunFile, ProseChangesNoNumber) {
   for (const char* name :
        {"published_runs", "h200x4_runs", "h200x4_te_runs", "h200x2_runs", "model_zoo_runs", "headline_runs"}) {
-    const std::string path = std::string(FW_DATA_DIR) + "/runs/" + name + ".json";
+    const std::string path = std::string(FW_ACCURACY_DIR) + "/runs/" + name + ".json";
     json bare = config::Document::load(path).root();
     for (json& row : bare)
       for (const char* key :

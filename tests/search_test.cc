@@ -1090,7 +1090,7 @@ TEST(Search, NoLaterRuleRefusesAGraphOfTheWholeIterationWhereItAllowsAnother) {
 
 // Pinned to all that a published run chose, is the plan that run: the same seconds and bytes? Every ninth run.
 TEST(Search, APlanPinnedToAPublishedRunIsThatRun) {
-  const RunList published = load_runs(std::string(FW_DATA_DIR) + "/runs/published_runs.json");
+  const RunList published = load_runs(std::string(FW_ACCURACY_DIR) + "/runs/published_runs.json");
   int compared = 0;
   for (std::size_t i = 0; i < published.runs.size(); i += 9) {
     const foldwise::Run& run = published.runs[i];
@@ -1113,7 +1113,7 @@ TEST(Search, APlanPinnedToAPublishedRunIsThatRun) {
 
 // Where hardly anything fits, is something found before the effort ends? Nemotron 3 Super on 64 H100, as published.
 TEST(Search, FindsAFirstPlanWhereHardlyAnythingFits) {
-  const RunList published = load_runs(std::string(FW_DATA_DIR) + "/runs/published_runs.json");
+  const RunList published = load_runs(std::string(FW_ACCURACY_DIR) + "/runs/published_runs.json");
   const auto run = std::ranges::find(published.runs, "mbcard-nemotron-3-super-120b-a12b-performance-h100-64g-bf16",
                                      &foldwise::Run::id);
   ASSERT_NE(run, published.runs.end());

@@ -1,4 +1,4 @@
-#include "planner/report/site_fit.h"
+#include "planner/calibrate/site_fit.h"
 
 #include <fmt/format.h>
 #include <gmock/gmock.h>
@@ -15,7 +15,7 @@
 #include "costmodel/step/step.h"
 #include "hwprofiles/load/profile.h"
 #include "planner/foldwise.h"
-#include "planner/report/platform_fit.h"
+#include "planner/report/validation.h"
 
 namespace foldwise::planner::site_fit_test {
 namespace {
@@ -26,7 +26,7 @@ double predicted(const Run& run, const costmodel::Hardware& hardware) {
   return costmodel::predict(costmodel::compose_step(run.model, run.options, hardware), false).step_time.to<double>();
 }
 
-std::vector<Run> h200_runs() { return load_runs(FW_DATA_DIR "/runs/h200x2_runs.json").runs; }
+std::vector<Run> h200_runs() { return load_runs(FW_ACCURACY_DIR "/runs/h200x2_runs.json").runs; }
 
 /// The first `count` of them, measured on a site with these factors.
 std::vector<Run> measured_on(const std::vector<double>& factors, std::size_t count) {
@@ -95,31 +95,6 @@ TEST(SiteFit, ItsProfileIsASystem) {
   EXPECT_LT(narrow->high - narrow->low, 0.5 * (wide->high - wide->low));
 }
 
-// With a factor for each machine, does a fit tell what one price is beside another from how fast machines are, which
-// without it it takes for prices?
-TEST(PlatformFit, TellsPricesFromMachines) {
-  const std::map<std::string, double> speeds{{"fast", 0.8}, {"slow", 1.3}};
-  constexpr double kOp = 1.5;  // Beside a module.
-  RunList list = load_runs(FW_DATA_DIR "/runs/h200x2_runs.json");
-  for (std::size_t i = 0; i < list.runs.size(); ++i) {
-    planner::Run& run = list.runs[i];
-    const auto& [name, speed] = *std::next(speeds.begin(), i % 3 == 0 ? 0 : 1);
-    run.json["host"] = name;
-    run.measured = {};
-    run.measured.step_time_s =
-        predicted(run, hwprofiles::scaled(profile_of(run), {{"/host/module", speed}, {"/host/eager_op", speed * kOp}}));
-  }
-  const std::vector<FieldGroup> fields{{"/host/module"}, {"/host/eager_op"}};
-  const Validation validation = validate({list});
-  const PlatformFit fit = fit_platform(validation, fields, true), one = fit_platform(validation, fields);
-  ASSERT_THAT(fit.machines, SizeIs(2));
-  EXPECT_NEAR(fit.groups[1].factor / fit.groups[0].factor, kOp, 0.02 * kOp);
-  EXPECT_NEAR(fit.machines[1].factor / fit.machines[0].factor, 1.3 / 0.8, 0.02 * 1.3 / 0.8);
-  EXPECT_LT(fit.training.mape, 0.5);
-  EXPECT_GT(one.training.mape, 2.0 * fit.training.mape);
-  EXPECT_TRUE(one.machines.empty());
-}
-
 // Do three runs of a host help to predict its others, or at least not harm, and are they near where the profile is of
 // such hosts? On every host of our own runs that has five of them, with every third, every 31st of many, choice of
 // three.
@@ -135,7 +110,7 @@ TEST(SiteFit, ThreeRunsOfAHostTellOfTheOthers) {
   };
   std::map<std::string, std::vector<HostRun>> hosts;
   for (const char* file : {"h200x4_te_runs.json", "h200x2_runs.json", "h100_runs.json", "h100x2_runs.json"})
-    for (planner::Run& run : load_runs(std::string(FW_DATA_DIR "/runs/") + file).runs)
+    for (planner::Run& run : load_runs(std::string(FW_ACCURACY_DIR "/runs/") + file).runs)
       if (const auto step = measured_step(run); step && foldwise::check(run).empty()) {
         nlohmann::json stated = nlohmann::json::object();
         if (const nlohmann::json said = run.json.value(hwprofiles::kChanges, stated); said.contains(kOfTheRun))

@@ -10,7 +10,7 @@ import subprocess
 import sys
 import tempfile
 
-SCRIPT = os.path.join(sys.argv[1], "hwprofiles", "data", "runs", "state_inferences.py")
+SCRIPT = os.path.join(sys.argv[1], "benchmarks", "accuracy", "state_inferences.py")
 
 
 def state(path):
@@ -31,7 +31,7 @@ def expect(what, got, wanted):
 
 
 # The rows of this repository are its own output.
-for runs in glob.glob(os.path.join(os.path.dirname(SCRIPT), "*.json")):
+for runs in glob.glob(os.path.join(os.path.dirname(SCRIPT), "runs", "*.json")):
     with open(runs) as committed:
         if state(runs) != committed.read():
             sys.exit(f"{runs}: python3 {SCRIPT} would write it differently")

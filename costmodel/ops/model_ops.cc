@@ -16,7 +16,7 @@ OpList embedding_ops(const BuildContext& context) {
   const auto ids = static_cast<double>(b.options().seq_len * b.options().micro_batch);
   b.collective("get_batch", Phase::kForward, CollectiveKind::kBroadcast, Group::kTp, (8.0 + 8.0) * ids);
   // Among its copies are some from pageable memory, for which the host waits: two a micro-batch in the profile of
-  // h200x4te-llama-pp4-vpp2, three without pipeline (hwprofiles/data/runs/h200x4_te_runs.json).
+  // h200x4te-llama-pp4-vpp2, three without pipeline (benchmarks/accuracy/runs/h200x4_te_runs.json).
   b.forward("get_batch", HostSyncWork{}, 2);
   b.forward("word_embeddings", MemoryWork{MemoryOp::kEmbedding, Bytes{4.0 * ta * h}}, 2);
   b.weight("word_embeddings", vocab * b.model().hidden_size, false);

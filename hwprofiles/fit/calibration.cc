@@ -74,21 +74,6 @@ void describe_cpu(const Records& records, const Origin& measured, Sheet& sheet) 
 
 }  // namespace
 
-std::string system_of_device(const std::string& device) {
-  static const std::vector<std::pair<std::string, std::string>> devices = [] {
-    std::vector<std::pair<std::string, std::string>> list;
-    for (const std::string& name : built_in_systems()) list.emplace_back(name, device_of(name));
-    return list;
-  }();
-  std::string system, longest;  // "GB300" holds "B300".
-  for (const auto& [name, part] : devices) {
-    if (part.size() <= longest.size() || device.find(part) == std::string::npos) continue;
-    longest = part;
-    system = name;
-  }
-  return system;
-}
-
 Calibration calibrate(const Records& records, const std::string& name, const std::string& base, std::uint64_t seed) {
   const Session& session = records.sessions.back();
   const bool same_device = system_of_device(session.device) == base;

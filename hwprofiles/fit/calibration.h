@@ -15,9 +15,6 @@ struct Calibration {
   std::string profile;  ///< Text of the new profile; `--system` reads it.
 };
 
-/// Built-in profile of a device by the name that it gives itself ("NVIDIA H200" -> "h200"); "" if none is known.
-[[nodiscard]] std::string system_of_device(const std::string& device);
-
 /// Fits `records` and writes a profile named `name`. Of the device that `base` describes it holds what was fitted and
 /// takes the rest from `base`; of any other device everything else is copied from `base` and marked assumed. Throws
 /// config::ConfigError: no such base, or no curve could be fitted.

@@ -328,6 +328,23 @@ std::string base_of(const std::string& name) { return text_at(name, "base"); }
 
 std::string device_of(const std::string& name) { return text_at(name, "device"); }
 
+std::string system_of_device(const std::string& device);
+
+std::string system_of_device(const std::string& device) {
+  static const std::vector<std::pair<std::string, std::string>> devices = [] {
+    std::vector<std::pair<std::string, std::string>> list;
+    for (const std::string& name : built_in_systems()) list.emplace_back(name, device_of(name));
+    return list;
+  }();
+  std::string system, longest;  // "GB300" holds "B300".
+  for (const auto& [name, part] : devices) {
+    if (part.size() <= longest.size() || device.find(part) == std::string::npos) continue;
+    longest = part;
+    system = name;
+  }
+  return system;
+}
+
 std::string find_system(const std::string& name, const std::string& beside) {
   const std::vector<std::string> known = built_in_systems();
   std::string found = config::named_or_beside(name, known, beside);

@@ -44,6 +44,8 @@ struct Profile {
 
 /// A part of the name that the driver gives the GPUs of the built-in system `name`; empty: it says none.
 [[nodiscard]] std::string device_of(const std::string& name);
+/// Built-in profile of a device by the name that it gives itself ("NVIDIA H200" -> "h200"); "" if none is known.
+[[nodiscard]] std::string system_of_device(const std::string& device);
 
 /// The profile that `name` means in a file `beside` ("": at the prompt): a built-in name, whatever its case and
 /// punctuation, or words that only it has ("H100 80GB"); a relative path from that file's folder, where there is such a

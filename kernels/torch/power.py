@@ -10,12 +10,13 @@ has every fourth sample of that stretch (`sampled`) beside each run, and `steps`
 
     python3 kernels/torch/power.py measure > h100_power.jsonl
     python3 kernels/torch/power.py gpus >> gpus_power.jsonl
-    python3 kernels/torch/power.py table hwprofiles/data/kernels/h100_power.jsonl   (benchmarks/accuracy/journal.md#power)
+    python3 kernels/torch/power.py table benchmarks/accuracy/records/h100_power.jsonl.xz   (benchmarks/accuracy/journal.md#power)
     python3 kernels/torch/power.py steps hwprofiles/data/kernels/h100_power_steps.jsonl
 """
 
 import ctypes
 import json
+import lzma
 import statistics
 import sys
 import threading
@@ -223,9 +224,14 @@ def slope(samples):
     return sum((a - t) * (b - j) for a, b in zip(times, joules)) / sum((a - t)**2 for a in times)
 
 
+def records(path):
+    with (lzma.open if path.endswith(".xz") else open)(path, "rt") as file:
+        return [json.loads(line) for line in file]
+
+
 def table(path):
     """W, SM clock and rates of the last 70 % of each workload, and the share of the rate of its fastest early batch."""
-    lines = [json.loads(line) for line in open(path)]
+    lines = records(path)
     base, busy = None, []
     of_product = min(statistics.median(line["products_ms"]) / line["products_each"] for line in lines if "products_ms" in line)
     print(f"{lines[0]['device']}\n{'workload':46s}     W   MHz  TFLOP/s  TB/s  share of full rate")
@@ -263,7 +269,7 @@ def watch():
 def steps(path):
     """Of each run its median step, and in its steps the mean W and SM clock."""
     print(f"{'run':28s}  step s     W   MHz")
-    for line in map(json.loads, open(path)):
+    for line in records(path):
         step = statistics.median(line["step_times_s"][3:])
         watts, clock = (statistics.mean(line["sampled"][key]) for key in ("power_w", "sm_mhz"))
         print(f"{line['run']['id']:28s}  {step:6.4f}  {watts:4.0f}  {clock:4.0f}")

@@ -7,12 +7,12 @@
 #include <utility>
 
 #include "costmodel/step/reserved_memory.h"
-#include "planner/report/error_model.h"
 #include "planner/report/explanation.h"
 #include "planner/report/insight_report.h"
 #include "planner/report/plan_report.h"
 #include "planner/report/prediction_report.h"
 #include "planner/search/threads.h"
+#include "planner/uncertainty/error_model.h"
 
 namespace foldwise::planner {
 namespace {

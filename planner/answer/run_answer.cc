@@ -8,10 +8,10 @@
 #include "hwprofiles/load/profile.h"
 #include "planner/report/beyond_fit.h"
 #include "planner/report/communication_report.h"
-#include "planner/report/error_model.h"
 #include "planner/report/fitting_report.h"
 #include "planner/report/insight_report.h"
 #include "planner/report/run_screen.h"
+#include "planner/uncertainty/error_model.h"
 
 namespace foldwise::planner {
 namespace {

@@ -16,13 +16,13 @@
 #include "hwprofiles/fit/plot.h"
 #include "hwprofiles/records/import.h"
 #include "hwprofiles/records/launched.h"
+#include "planner/calibrate/fits_report.h"
+#include "planner/calibrate/site_fit.h"
 #include "planner/cli/commands.h"
 #include "planner/cli/kernel_program.h"
 #include "planner/cli/outputs.h"
 #include "planner/cli/plan_arguments.h"
 #include "planner/foldwise.h"
-#include "planner/report/record_validation.h"
-#include "planner/report/site_fit.h"
 
 namespace foldwise::cli {
 namespace {

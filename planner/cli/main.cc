@@ -54,7 +54,7 @@ const std::map<std::string, Shown> shown = {
      {"Run", {"export run.json --to slurm > job.sbatch", "export run.json --to torchrun --trial > trial.sh"}}},
     {"import", {"Run", {"import launch.sh --system h100-sxm-80gb > run.json"}}},
     {"diagnose", {"Run", {"diagnose run.json --trace rank0.json.gz --trace rank1.json.gz"}}},
-    {"validate", {"Trust", {"validate hwprofiles/data/runs/h200x4_runs.json", "validate records.jsonl"}}},
+    {"validate", {"Trust", {"validate benchmarks/accuracy/runs/h200x4_runs.json", "validate records.jsonl"}}},
     {"calibrate", {"Trust", {"calibrate --device cuda --out my-gpus", "calibrate --runs mine.json --out my-site"}}},
     {"models", {"Look up", {"models deepseek-v3"}}},
     {"systems", {"Look up", {"systems gb200-nvl72"}}},

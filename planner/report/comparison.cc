@@ -271,7 +271,7 @@ json comparison_json(const std::vector<ComparedRun>& runs, const ErrorModel& err
 
 namespace {
 
-std::string name_of(const ComparedRun& item) { return item.run.id.empty() ? item.run.file : item.run.id; }
+std::string title_of(const ComparedRun& item) { return item.run.id.empty() ? item.run.file : item.run.id; }
 
 std::string runs_table(const Screen& screen, const std::vector<ComparedRun>& runs) {
   Table table({"", "step s", "vs A", "tokens/s/GPU", "TFLOPS", "MFU %", "GiB", "<fits", "<run"});
@@ -282,7 +282,7 @@ std::string runs_table(const Screen& screen, const std::vector<ComparedRun>& run
     table.add({label(i), seconds_text(step), i == 0 ? "" : fmt::format("{:+.1f} %", 100.0 * (step / first - 1.0)),
                grouped_digits(p.tokens_per_s_per_gpu), fmt::format("{:.0f}", p.model_tflops_per_gpu),
                fmt::format("{:.1f}", p.mfu_pct), fmt::format("{:.1f}", in_gib(p.peak_memory)), p.fits ? "yes" : "NO",
-               name_of(runs[i])});
+               title_of(runs[i])});
   }
   return table.text(0, screen.width);
 }

@@ -5,10 +5,10 @@
 #include <vector>
 
 #include "costmodel/step/prediction.h"
-#include "planner/report/error_model.h"
 #include "planner/report/screen.h"
 #include "planner/run/run_file.h"
 #include "planner/search/changes.h"
+#include "planner/uncertainty/error_model.h"
 
 // What `compare` prints: where runs differ, what each costs, which ops explain it, and which change brings one to
 // the other.

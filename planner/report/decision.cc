@@ -4,16 +4,10 @@
 #include <fmt/ranges.h>
 #include <tbb/parallel_for.h>
 
-#include <Eigen/Cholesky>
 #include <algorithm>
-#include <boost/random/bernoulli_distribution.hpp>
-#include <boost/random/mersenne_twister.hpp>
-#include <boost/random/normal_distribution.hpp>
 #include <cmath>
 #include <cstddef>
-#include <limits>
 #include <map>
-#include <numbers>
 #include <utility>
 
 #include "costmodel/step/prediction.h"
@@ -22,55 +16,12 @@
 #include "planner/report/screen.h"
 #include "planner/report/validation.h"
 #include "planner/rules/rules.h"
+#include "planner/uncertainty/beliefs.h"
 
 namespace foldwise::planner {
 namespace {
 
 constexpr double kLikely = 0.01;  ///< Choices less likely to be the fastest are counted, not listed.
-constexpr double kLess = 0.01;    ///< Share of the loss that a suggested run has to take off.
-constexpr double kKnown = 1e-12;  ///< Variances below this are rounding's.
-
-Eigen::Index index_of(std::size_t i) { return static_cast<Eigen::Index>(i); }
-
-Eigen::VectorXd logs_of(const std::vector<Contender>& contenders) {
-  Eigen::VectorXd logs(index_of(contenders.size()));
-  for (std::size_t i = 0; i < contenders.size(); ++i)
-    logs[index_of(i)] = std::log(contenders[i].step_time.to<double>());
-  return logs;
-}
-
-/// ln(seconds) [draw x contender], less those of the fastest of each draw.
-Eigen::MatrixXd behind_fastest(const Eigen::VectorXd& logs, const Beliefs& beliefs) {
-  Eigen::MatrixXd behind = beliefs.draws.leftCols(logs.size()).rowwise() + logs.transpose();
-  behind.colwise() -= behind.rowwise().minCoeff().eval();
-  return behind;
-}
-
-/// Mean loss, over the first `draws`, of the contender that is expected to be the fastest once `measured` are.
-double loss_after(const Eigen::VectorXd& logs, const Eigen::MatrixXd& behind, const Beliefs& beliefs,
-                  const std::vector<std::size_t>& measured, Eigen::Index draws) {
-  const Eigen::Index contenders = logs.size(), count = index_of(measured.size());
-  Eigen::MatrixXd between(count, count), to_contenders(count, contenders), surprises(draws, count);
-  for (Eigen::Index i = 0; i < count; ++i) {
-    const Eigen::Index run = index_of(measured[static_cast<std::size_t>(i)]);
-    for (Eigen::Index k = 0; k < count; ++k)
-      between(i, k) = beliefs.covariance(run, index_of(measured[static_cast<std::size_t>(k)]));
-    to_contenders.row(i) = beliefs.covariance.row(run).head(contenders);
-    surprises.col(i) = beliefs.draws.col(run).head(draws).array() - beliefs.mean[run];
-  }
-  const Eigen::MatrixXd gain = between.ldlt().solve(to_contenders);
-  const Eigen::VectorXd variance =
-      beliefs.covariance.diagonal().head(contenders) - gain.cwiseProduct(to_contenders).colwise().sum().transpose();
-  const Eigen::VectorXd expected = logs + beliefs.mean.head(contenders) + 0.5 * variance;
-  const Eigen::MatrixXd seem = (surprises * gain).rowwise() + expected.transpose();
-  double lost = 0.0;
-  for (Eigen::Index draw = 0; draw < draws; ++draw) {
-    Eigen::Index chosen = 0;
-    seem.row(draw).minCoeff(&chosen);
-    lost += std::expm1(behind(draw, chosen));
-  }
-  return lost / static_cast<double>(draws);
-}
 
 costmodel::Prediction prediction_of(const Run& run) {
   return costmodel::predict(costmodel::compose_step(run.model, run.options, run.hardware), false);
@@ -202,113 +153,6 @@ std::vector<std::size_t> to_measure(Runs& runs, std::size_t contenders, std::int
 
 }  // namespace
 
-Contender contender(const Run& run, Seconds step_time, const ErrorModel& errors) {
-  Contender result{.step_time = step_time,
-                   .causes = exposure(run, step_time),
-                   .on_virtual_machine = more_on_virtual_machine(run, step_time)};
-  if (run.hardware.site) return result;
-  for (const Resource resource : kSiteResources) {
-    const std::string name(to_string(resource));
-    const double sd = errors.sd_of(name);
-    const double less = slope(run, step_time, resource, std::exp(-sd)),
-                 more = slope(run, step_time, resource, std::exp(sd));
-    result.causes[name] = 0.5 * (less + more);
-    result.bends[name] = 0.5 * (more - less);
-  }
-  return result;
-}
-
-Beliefs::Beliefs(const std::vector<Contender>& runs, const ErrorModel& errors) {
-  std::vector<Exposure> exposures;
-  exposures.reserve(2 * runs.size());
-  for (const Contender& run : runs) exposures.push_back(run.causes);
-  for (const Contender& run : runs) exposures.push_back(run.bends);
-  const Eigen::MatrixXd both = errors.loads(exposures);
-  const Eigen::Index count = both.rows() / 2, causes = both.cols();
-  const Eigen::MatrixXd loads = both.topRows(count), bends = both.bottomRows(count);
-  // Of a standard normal, |z| is sqrt(2 / pi) in the mean, of variance 1 - 2 / pi, and z |z| nothing.
-  mean = std::sqrt(2.0 / std::numbers::pi) * bends.rowwise().sum();
-  covariance = loads * loads.transpose() + (1.0 - 2.0 / std::numbers::pi) * bends * bends.transpose();
-  covariance.diagonal().array() += errors.layout_sd * errors.layout_sd;
-  Eigen::VectorXd more(count);
-  for (std::size_t i = 0; i < runs.size(); ++i) more[index_of(i)] = runs[i].on_virtual_machine;
-  mean += kVirtualMachines * more;
-  covariance += kVirtualMachines * (1.0 - kVirtualMachines) * more * more.transpose();
-  boost::random::mt19937_64 bits(20'260'101);  // Any number: the answer must not depend on when it is asked for.
-  boost::random::normal_distribution<double> normal;
-  draws.resize(kDraws, count);
-  Eigen::VectorXd drawn(causes);
-  boost::random::mt19937_64 machines(20'260'102);
-  boost::random::bernoulli_distribution<double> virtual_machine(kVirtualMachines);
-  for (Eigen::Index draw = 0; draw < kDraws; ++draw) {
-    for (double& error : drawn) error = normal(bits);
-    const double kind = virtual_machine(machines) ? 1.0 : 0.0;
-    for (Eigen::Index i = 0; i < count; ++i) {
-      double error = errors.layout_sd * normal(bits) + kind * more[i];
-      for (Eigen::Index c = 0; c < causes; ++c) error += loads(i, c) * drawn[c] + bends(i, c) * std::abs(drawn[c]);
-      draws(draw, i) = error;
-    }
-  }
-}
-
-void Beliefs::learn(std::size_t run, double error) {
-  const Eigen::Index at = index_of(run);
-  if (covariance(at, at) <= kKnown) return;
-  const Eigen::VectorXd gain = covariance.col(at) / covariance(at, at);
-  mean += gain * (error - mean[at]);
-  // What a draw of everything would be had it drawn the measured error (Matheron's rule).
-  draws += (error - draws.col(at).array()).matrix().eval() * gain.transpose();
-  covariance -= (gain * covariance.row(at)).eval();
-}
-
-std::vector<Odds> odds(const std::vector<Contender>& contenders, const Beliefs& beliefs) {
-  const Eigen::MatrixXd behind = behind_fastest(logs_of(contenders), beliefs);
-  std::vector<Odds> result(contenders.size());
-  for (std::size_t i = 0; i < contenders.size(); ++i) {
-    const auto column = behind.col(index_of(i)).array();
-    result[i] = {.best = (column == 0.0).cast<double>().mean(), .expected_loss = column.expm1().mean()};
-  }
-  return result;
-}
-
-std::vector<Informative> most_informative(const std::vector<Contender>& contenders, const Beliefs& beliefs,
-                                          const std::vector<std::size_t>& among, std::size_t count) {
-  const Eigen::VectorXd logs = logs_of(contenders);
-  const Eigen::MatrixXd behind = behind_fastest(logs, beliefs);
-  std::vector<std::size_t> left;
-  for (const std::size_t run : among)
-    if (beliefs.covariance(index_of(run), index_of(run)) > kKnown) left.push_back(run);
-  // From all of them, the one that is missed least goes: some tell only together.
-  std::vector<std::size_t> order;  // The last that stays first.
-  while (!left.empty()) {
-    double least = std::numeric_limits<double>::infinity();
-    std::size_t missed_least = 0;
-    for (std::size_t i = 0; i < left.size(); ++i) {
-      std::vector<std::size_t> others = left;
-      others.erase(others.begin() + static_cast<std::ptrdiff_t>(i));
-      const double loss = loss_after(logs, behind, beliefs, others, kDraws / 5);
-      if (loss >= least) continue;
-      least = loss;
-      missed_least = i;
-    }
-    order.insert(order.begin(), left[missed_least]);
-    left.erase(left.begin() + static_cast<std::ptrdiff_t>(missed_least));
-  }
-  std::vector<Informative> chosen;
-  double lost = loss_after(logs, behind, beliefs, {}, kDraws);
-  std::size_t telling = 0;
-  for (const std::size_t run : order) {
-    if (chosen.size() == count) break;
-    left.push_back(run);
-    chosen.push_back({.run = run, .expected_loss = loss_after(logs, behind, beliefs, left, kDraws)});
-    if (chosen.back().expected_loss >= (1.0 - kLess) * lost) continue;
-    lost = chosen.back().expected_loss;
-    telling = chosen.size();
-  }
-  chosen.resize(telling);
-  return chosen;
-}
-
 void check_measured(const std::vector<Run>& runs, const std::string& system) {
   config::Diagnostics diagnostics;
   for (const Run& run : runs) {
@@ -365,7 +209,7 @@ std::optional<Decision> decide(const PlanProblem& problem, const PlanResult& res
   for (std::size_t i = 0; i < all.size(); ++i) {
     decision.choices[i].odds = all[i];
     decision.choices[i].unmeasured = errors.unmeasured(contenders[i].causes, problem.hardware.traits.generation);
-    decision.choices[i].expected = contenders[i].step_time * std::exp(beliefs.mean[index_of(i)]);
+    decision.choices[i].expected = contenders[i].step_time * std::exp(beliefs.mean[static_cast<Eigen::Index>(i)]);
   }
   const auto loss = [](const Decision::Choice& choice) { return choice.odds.expected_loss; };
   decision.answer =

@@ -4,10 +4,10 @@
 #include <vector>
 
 #include "planner/report/decision.h"
-#include "planner/report/error_model.h"
 #include "planner/report/screen.h"
 #include "planner/search/objective.h"
 #include "planner/search/search.h"
+#include "planner/uncertainty/error_model.h"
 
 // What `plan` says of its plans: as JSON, and in sections that --explain names.
 namespace foldwise::planner {

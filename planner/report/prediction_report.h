@@ -6,9 +6,9 @@
 #include <string>
 
 #include "costmodel/step/prediction.h"
-#include "planner/report/error_model.h"
 #include "planner/report/screen.h"
 #include "planner/run/run_file.h"
+#include "planner/uncertainty/error_model.h"
 
 // What `predict` prints. The keys of the JSON form are documented in docs/output.md.
 namespace foldwise::planner {

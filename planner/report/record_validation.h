@@ -4,12 +4,11 @@
 #include <string>
 #include <vector>
 
-#include "hwprofiles/fit/curve_fit.h"
 #include "hwprofiles/load/profile.h"
 #include "hwprofiles/records/reader.h"
 #include "planner/report/validation.h"
 
-// Predictions against measured kernels: what `validate` computes and prints for records, and `calibrate` of its fits.
+// Predictions against measured kernels: what `validate` computes and prints for records.
 namespace foldwise::planner {
 
 struct ValidatedKernel {
@@ -33,9 +32,5 @@ struct KernelValidation {
 
 [[nodiscard]] nlohmann::json validation_json(const KernelValidation& validation);
 [[nodiscard]] std::string validation_text(const KernelValidation& validation);
-
-/// Errors of fitted curves: of the samples themselves, and of those left out of the fit.
-[[nodiscard]] nlohmann::json fits_json(const std::vector<hwprofiles::FittedCurve>& curves);
-[[nodiscard]] std::string fits_text(const std::vector<hwprofiles::FittedCurve>& curves);
 
 }  // namespace foldwise::planner

@@ -4,10 +4,10 @@
 #include <vector>
 
 #include "costmodel/step/prediction.h"
-#include "planner/report/error_model.h"
 #include "planner/report/screen.h"
 #include "planner/run/run_file.h"
 #include "planner/search/sensitivity.h"
+#include "planner/uncertainty/error_model.h"
 
 // What `plan` and `predict` say of a run on one screen: lines that begin with a name.
 namespace foldwise::planner {

@@ -10,7 +10,6 @@
 
 #include "costmodel/step/reserved_memory.h"
 #include "planner/report/prediction_report.h"
-#include "planner/report/roles.h"
 #include "planner/report/screen.h"
 #include "planner/rules/rules.h"
 #include "planner/run/names.h"
@@ -37,6 +36,8 @@ Errors errors_of(const std::vector<ValidatedRow>& rows) {
 using KeyOf = std::function<std::string(const Run&)>;
 const std::vector<std::pair<std::string, KeyOf>>& groupings() {
   static const std::vector<std::pair<std::string, KeyOf>> list = {
+      {"kind",
+       [](const Run& run) { return run.hardware.traits.generation + (run.model.has_moe() ? " moe" : " dense"); }},
       {"model", [](const Run& run) { return run.model_name; }},
       {"system", [](const Run& run) { return run.system_name; }},
       {"precision", [](const Run& run) { return name_of(run.options.layer.precision); }},
@@ -76,15 +77,6 @@ json or_null(const std::optional<T>& value) {
   return value ? json(*value) : json(nullptr);
 }
 
-json numbers_set_by(const std::string& id) {
-  json result = json::array();
-  for (const Quantity quantity : {Quantity::kStepTime, Quantity::kMemory})
-    for (const Role* role : built_in_roles().of(id, quantity))
-      result.push_back(
-          {{"number", role->number}, {"how", role->how}, {"where", role->where}, {"for", name_of(quantity)}});
-  return result;
-}
-
 json row_json(const ValidatedRow& row, const ErrorModel& errors) {
   const auto interval = step_time_interval(errors, row.run, row.prediction.step_time);
   json inferred = json::object();
@@ -101,8 +93,6 @@ json row_json(const ValidatedRow& row, const ErrorModel& errors) {
           {"error_pct", or_null(row.step_error_pct)},
           {"memory_error_pct", or_null(row.memory_error_pct)},
           {"reserved_error_pct", or_null(row.reserved_error_pct)},
-          {"origin", built_in_roles().origin(row.run.id).name},
-          {"set", numbers_set_by(row.run.id)},
           {"memory_per_rank_error_pct", row.rank_memory_errors_pct},
           {"reserved_per_rank_error_pct", row.rank_reserved_errors_pct},
           {"allocated_after_setup_error_pct", or_null(row.after_setup_error_pct)},
@@ -462,24 +452,12 @@ std::string validation_text(const Screen& screen, const Validation& validation, 
   out += "\nErrors in percent of the measured value: (predicted - measured) / measured\n";
   Table all = statistics_table("all rows");
   add_statistics(all, "", errors_of(validation.rows));
+  for (const auto& [kind, errors] : grouped(validation, groupings().front().second)) add_statistics(all, kind, errors);
   out += all.text() + '\n';
   const bool some = !all_rows && validation.rows.size() > kWorst;
   out += some ? fmt::format("The {} rows with the largest errors (--rows: all of them)\n", kWorst)
               : "Measured and predicted seconds per step and GiB of peak allocated memory\n";
   return out + rows_table(screen, rows_to_show(validation, all_rows));
-}
-
-std::string evidence_text(const std::vector<const Validation*>& validations) {
-  std::vector<MeasuredChoice> runs;
-  for (const Validation* validation : validations)
-    for (const ValidatedRow& row : validation->rows)
-      if (row.step && !row.run.measured.pipeline_rank) runs.push_back(measured_choice(row.run));
-  std::string text =
-      "{\n\"_about\": \"What measured runs chose together; written by foldwise validate --write-evidence, read by plan "
-      "--evidence\",\n\"runs\": [\n";
-  const json rows = measured_choices_json(runs);
-  for (std::size_t i = 0; i < rows.size(); ++i) text += rows[i].dump() + (i + 1 < rows.size() ? ",\n" : "\n");
-  return text + "]}\n";
 }
 
 }  // namespace foldwise::planner

@@ -7,9 +7,9 @@
 #include <vector>
 
 #include "costmodel/step/prediction.h"
-#include "planner/report/error_model.h"
 #include "planner/report/screen.h"
 #include "planner/run/run_file.h"
+#include "planner/uncertainty/error_model.h"
 
 // Predictions against published measurements, row by row: what `validate` computes and prints.
 namespace foldwise::planner {
@@ -69,10 +69,6 @@ struct Validation {
 
 /// Predicts every run of `lists` that Megatron would accept.
 [[nodiscard]] Validation validate(std::vector<RunList> lists);
-
-/// hwprofiles/data/evidence.json: what those of their rows chose together that have a step time of all ranks. (Where
-/// one ran alone, its collectives were copies.)
-[[nodiscard]] std::string evidence_text(const std::vector<const Validation*>& validations);
 
 [[nodiscard]] nlohmann::json validation_json(const Validation& validation, const ErrorModel& errors);
 /// Counts, the errors of all rows, and the ten worst rows or all of them.

@@ -61,7 +61,7 @@ struct Run {
   bool out_of_memory = false;        ///< The source says that this run ran out of memory.
   nlohmann::json json;               ///< The object as read, for re-emission.
   std::vector<std::string> assumed;  ///< "micro_batch = 1 (not in the file; ...)".
-  /// (key, reason): what the file states without its source (hwprofiles/data/runs/state_inferences.py).
+  /// (key, reason): what the file states without its source (benchmarks/accuracy/state_inferences.py).
   std::vector<std::pair<std::string, std::string>> inferred;
 };
 

@@ -93,7 +93,7 @@ def test_other_answers_are_the_command_lines(program, tmp_path):
     imported = foldwise.import_log(script, system='gb200-nvl72', release='0.17')
     assert imported == program('import', script, '--system', 'gb200-nvl72', '--release', '0.17', '--format', 'json')
     assert foldwise.predict(imported.run, explain=False).step_time_s > 0
-    measured = ROOT / 'hwprofiles/data/runs/h200x4_runs.json'
+    measured = ROOT / 'benchmarks/accuracy/runs/h200x4_runs.json'
     assert foldwise.validate(measured).summary == program('validate', measured, '--format', 'json')['summary']
 
 

@@ -1,0 +1,132 @@
+#!/usr/bin/env python3
+"""What was started: exported trials in unmodified Megatron-LM, as benchmarks/accuracy/starts/*.jsonl has them.
+
+  python3 benchmarks/accuracy/started.py                  the table of benchmarks/accuracy/started.md
+  python3 benchmarks/accuracy/started.py --rows > benchmarks/accuracy/hosts/h200x2_started.json
+  python3 benchmarks/accuracy/started.py --add RUNS.jsonl PLANS RELEASE GPU > benchmarks/accuracy/starts/NAME.jsonl
+
+A row is a start: the plan's run file, what was predicted before it ran, and what the run's log says. A run counts as
+trained where its losses are finite and fall and no gradient norm is NaN. --add makes rows of a harness' records: PLANS has
+the folders of `plan --out` by question, and QUESTION.json, what plan printed. --rows makes run files of those that
+trained, with what was measured: `validate` reads them, and evidence and intervals are learnt from them."""
+import json
+import math
+import pathlib
+import statistics
+import sys
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+GIB = 2 ** 30
+
+
+def largest(values):
+    return round(max(v for v in values if v) / GIB, 2) if any(values or []) else None
+
+
+def retries(record):
+    """How often torch gave memory back and tried again: before the timed steps, and at most in one of them, of any rank."""
+    first = record['warm']
+    before = max((r[first - 1] for r in record['alloc_retries'] if len(r) >= first), default=0)
+    steps = [b - a for r in record['alloc_retries'] for a, b in zip(r[first - 1:], r[first:])]
+    return before, max(steps, default=0)
+
+
+def row_of(record, plans, release, gpu):
+    question, _, plan = record['name'].partition('-')
+    answer = json.loads((plans / f'{question}.json').read_text())
+    predicted = answer['plans'][int(plan.removeprefix('plan-')) - 1]['prediction']
+    versions = record['versions']
+    before, each = retries(record)
+    return {
+        'question': question, 'plan': plan, 'release': release, 'gpu': gpu,
+        'transformer_engine': versions.get('transformer-engine'), 'pytorch': versions.get('torch'),
+        'driver': (versions.get('driver') or [''])[0].split(',')[0],
+        'run': json.loads((plans / question / f'{plan}.json').read_text()),
+        'predicted': {'step_time_s': round(predicted['step_time_s'], 4),
+                      'interval_s': [round(x, 4) for x in predicted['interval']['step_time_s']],
+                      'peak_memory_gib': round(predicted['peak_memory_gib'], 2)},
+        'status': record['status'],
+        'error': next((e.strip() for e in (record.get('errors') or []) if 'Error' in e and 'ChildFailed' not in e), None),
+        'step_times_s': [round(t / 1e3, 4) for t in record['step_ms_timed']],
+        'peak_allocated_gib': largest(record['peak_alloc_bytes']), 'peak_reserved_gib': largest(record['peak_reserved_bytes']),
+        'alloc_retries': {'before': before, 'a_step': each}, 'loss': record['loss'], 'grad_norm': record['grad_norm']}
+
+
+def trained(row):
+    losses, norms = row['loss'], row['grad_norm']
+    return len(losses) > 1 and all(map(math.isfinite, losses + norms)) and losses[-1] < losses[0]
+
+
+def rows():
+    for path in sorted((ROOT / 'benchmarks/accuracy/starts').glob('*.jsonl')):
+        yield from map(json.loads, path.read_text().splitlines())
+
+
+def run_rows():
+    """Run files of the starts on H200 that trained."""
+    for path in sorted((ROOT / 'benchmarks/accuracy/starts').glob('*.jsonl')):
+        for row in map(json.loads, path.read_text().splitlines()):
+            if not row['step_times_s'] or not trained(row):
+                continue
+            again = '-again' if 'again' in path.stem else ''
+            retried = row.get('alloc_retries') or {'before': 0, 'a_step': 0}
+            reserved = {} if retried['before'] else {'peak_reserved_gib': row['peak_reserved_gib']}  # Else what was left.
+            if retried['a_step']:
+                reserved['num_alloc_retries'] = retried['a_step']
+            yield row['run'] | {
+                'id': f"h200x2-started-{row['question']}{again}", 'system': row['gpu'].lower(), 'date_or_release': path.stem[:10],
+                'source': {'title': f"Megatron-LM core_v{row['release']} with Transformer Engine {row['transformer_engine']}, pretrain_gpt.py "
+                                    'unmodified, started as foldwise export --trial --balanced writes it',
+                           'where': f"2x {row['gpu']} SXM, driver {row['driver']}", 'table': path.name},
+                'host': path.stem, 'chosen': True,
+                'measured': {'step_time_s': statistics.median(row['step_times_s']), 'step_times_s': row['step_times_s'],
+                             'peak_memory_gib': row['peak_allocated_gib'], **reserved}}
+
+
+def text_of(run):
+    parts = [f"{run['model']}, {run['num_gpus']} GPU", run['precision']]
+    parts += [f'{k.upper()}{run[k]}' for k in ('tp', 'cp', 'pp', 'vpp', 'ep') if run.get(k, 1) > 1]
+    if run.get('dispatcher') and run.get('ep', 1) > 1:
+        parts.append(run['dispatcher'])
+    if run['sharding'] != 'ddp-distopt':
+        parts.append(run['sharding'])
+    return ' '.join(parts)
+
+
+def table():
+    print('| question | plan | Megatron-Core, GPU | result | step s, predicted [80 %] | measured | error % | allocated GiB, predicted / measured | reserved GiB |')
+    print('| --- | --- | --- | --- | --- | --- | --- | --- | --- |')
+    errors, held = [], 0
+    for row in rows():
+        p, measured = row['predicted'], None
+        if row['step_times_s'] and trained(row):
+            measured = statistics.median(row['step_times_s'])
+            errors.append(100 * (p['step_time_s'] / measured - 1))
+            held += p['interval_s'][0] <= measured <= p['interval_s'][1]
+        again = (row.get('alloc_retries') or {}).get('a_step')
+        result = ('trains, memory given back in every step' if again else 'trains') if measured else 'stopped: ' + (row['error'] or row['status']).split('] ')[-1][:90]
+        print(f"| {row['question']} | {text_of(row['run'])} | {row['release']}, {row['gpu']} | {result} | "
+              f"{p['step_time_s']:.3f} [{p['interval_s'][0]:.3f}, {p['interval_s'][1]:.3f}] | "
+              f"{f'{measured:.3f}' if measured else '-'} | {f'{errors[-1]:+.1f}' if measured else '-'} | "
+              f"{p['peak_memory_gib']:.1f} / {row['peak_allocated_gib'] or '-'} | {row['peak_reserved_gib'] or '-'} |")
+    print(f'\n{len(errors)} runs: {statistics.mean(map(abs, errors)):.1f} % in the mean, bias {statistics.mean(errors):+.1f} %, '
+          f'80 % intervals hold {held}.')
+
+
+def main():
+    if sys.argv[1:2] == ['--add']:
+        records, plans, release, gpu = sys.argv[2:6]
+        for line in open(records):
+            record = json.loads(line)
+            if record['status'] == 'timeout' and not record['step_ms_timed']:
+                continue  # Nobody knows.
+            print(json.dumps(row_of(record, pathlib.Path(plans), release, gpu)))
+        return
+    if sys.argv[1:2] == ['--rows']:
+        print(json.dumps(list(run_rows()), indent=1))
+        return
+    table()
+
+
+if __name__ == '__main__':
+    main()
