@@ -40,8 +40,8 @@ const std::vector<std::pair<std::string_view, std::string_view>> overrides = {{"
                                                                               {"system_overrides.", "system_overrides"},
                                                                               {"system.", "system_overrides"}};
 
-config::Location option(const std::string& key, const char* name = "--set") {
-  return {"command line", 0, fmt::format("{} {}", name, key)};
+config::Location option(const std::string& key, const char* name = "set") {
+  return {config::kArguments, 0, fmt::format("{} {}", name, key)};
 }
 
 /// The field that may be set; null: it may not be set, which is reported.
@@ -134,19 +134,19 @@ Named read_set(const std::map<std::string, std::vector<std::string>>& set, confi
 void check_sizes(const PlanRequest& request, config::Diagnostics& diagnostics) {
   const auto check = [&](const char* name, const char* key, std::int64_t value) {
     if (const std::string wrong = planner::mistake_in(planner::field(key), value); !wrong.empty())
-      diagnostics.error({"command line", 0, name}, wrong);
+      diagnostics.error({config::kArguments, 0, name}, wrong);
   };
-  check("--gpus", "num_gpus", request.num_gpus);
-  check("--seq-len", "seq_len", request.seq_len);
-  check("--global-batch", "global_batch", request.global_batch);
+  check("gpus", "num_gpus", request.num_gpus);
+  check("seq_len", "seq_len", request.seq_len);
+  check("global_batch", "global_batch", request.global_batch);
   if (!(request.headroom >= 0.0 && request.headroom <= 0.99))
-    diagnostics.error({"command line", 0, "--headroom"},
+    diagnostics.error({config::kArguments, 0, "headroom"},
                       fmt::format("expected 0 to 99 percent, found {:g}", 100.0 * request.headroom));
 }
 
 void report_refusals(const std::vector<std::string>& reasons, config::Diagnostics& diagnostics) {
   for (const std::string& reason : reasons)
-    diagnostics.error({"command line", 0, ""}, "no candidate is valid: " + reason);
+    diagnostics.error({config::kArguments, 0, ""}, "no candidate is valid: " + reason);
 }
 
 /// What load() gives; nothing if it throws, which is reported.
@@ -241,7 +241,7 @@ PlanProblem plan_problem(const PlanRequest& request) {
   check_sizes(request, diagnostics);
   if (!request.release.empty())
     if (std::string wrong = planner::mistake_in_release(request.release); !wrong.empty())
-      diagnostics.error({"command line", 0, "--release"}, std::move(wrong));
+      diagnostics.error({config::kArguments, 0, "release"}, std::move(wrong));
   const Named named = read_set(request.set, diagnostics);
   const nlohmann::json of_model = named.model_set.value("model_overrides", nlohmann::json()),
                        of_system = named.model_set.value("system_overrides", nlohmann::json());
@@ -444,7 +444,7 @@ PlanResult searched(PlanProblem& problem, WholeWork& work, planner::SharedCosts&
       result = planner::plan(problem, progress, &costs);
     }
   } catch (const std::range_error& error) {
-    throw ConfigError({{{"command line", 0, ""}, error.what()}});
+    throw ConfigError({{{config::kArguments, 0, ""}, error.what()}});
   }
   result.evidence = problem.evidence;
   problem.reserve = result.reserve;
@@ -484,7 +484,7 @@ planner::Asked read_question(const std::map<std::string, std::vector<std::string
   config::Diagnostics diagnostics;
   planner::Asked asked;
   for (const auto& [key, values] : texts) {
-    const config::Location where = option(key, "--why-not");
+    const config::Location where = option(key, "why_not");
     const planner::Field* const field = settable(key, where, diagnostics);
     if (field != nullptr && !field->value.set)
       diagnostics.error(where, "cannot be asked about: all plans have the same model");

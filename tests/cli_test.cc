@@ -563,8 +563,8 @@ TEST_F(Cli, NamesMayBeShortOrAsOthersWriteThem) {
   EXPECT_EQ(json::parse(foldwise("systems GB200 --format json").out)["name"], "gb200-nvl72");
   const Outcome several = foldwise("plan --gpus 8 --model mixtral --system h2000 --set offload=1");
   EXPECT_EQ(several.code, 2);
-  for (const char* message : {"mixtral: can mean several: mixtral-8x22b, mixtral-8x22b-g8t8, mixtral-8x7b",
-                              R"(found "h2000"; the nearest is "h200")", "offload: can mean several: offload."})
+  for (const char* message : {R"("mixtral" can mean several: mixtral-8x22b, mixtral-8x22b-g8t8, mixtral-8x7b)",
+                              R"(found "h2000"; the nearest is "h200")", R"("offload" can mean several: offload.)"})
     EXPECT_THAT(several.err, testing::HasSubstr(message));
   EXPECT_EQ(several.err.find("neither"), std::string::npos) << "said once";
   // A run file is kept, and fields' names are whole there: what a short one means is said.

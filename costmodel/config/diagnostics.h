@@ -7,9 +7,13 @@
 
 namespace foldwise::config {
 
+/// Location::file of a mistake in what a call was asked. The field is then the argument, and a key of it where it has
+/// several: "seq_len", "set ep". A program says it as its options have it (planner/cli/outputs.h).
+inline constexpr const char* kArguments = "arguments";
+
 /// Where in the user's input something is wrong.
 struct Location {
-  std::string file;   ///< As the user wrote it; "command line" for options.
+  std::string file;   ///< As the user wrote it; kArguments for what a call was asked; "command line" for options.
   int line = 0;       ///< 1-based; 0 when the place has no line.
   std::string field;  ///< JSON pointer such as "/optimizer/exp_avg_dtype"; empty for the whole file.
 };

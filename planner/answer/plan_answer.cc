@@ -32,24 +32,24 @@ std::vector<Asked> read_questions(const PlanAsked& asked, config::Diagnostics& d
 }
 
 void check_ranges(const PlanAsked& asked, config::Diagnostics& diagnostics) {
-  if (asked.slack_pct) check_range("--slack", *asked.slack_pct, 0.0, 1000.0, diagnostics);
-  check_range("--suggest", static_cast<double>(asked.decision.suggest), 0.0, kMostSuggestions, diagnostics);
-  check_range("--suggest-gpus", static_cast<double>(asked.decision.suggest_gpus), 0.0, 1e9, diagnostics);
-  if (asked.max_step_time) check_range("--max-step-time", *asked.max_step_time, 1e-6, 1e9, diagnostics);
+  if (asked.slack_pct) check_range("slack", *asked.slack_pct, 0.0, 1000.0, diagnostics);
+  check_range("suggest", static_cast<double>(asked.decision.suggest), 0.0, kMostSuggestions, diagnostics);
+  check_range("suggest_gpus", static_cast<double>(asked.decision.suggest_gpus), 0.0, 1e9, diagnostics);
+  if (asked.max_step_time) check_range("max_step_time", *asked.max_step_time, 1e-6, 1e9, diagnostics);
 }
 
 /// What one argument says about another.
 void check_objective(const PlanAsked& asked, config::Diagnostics& diagnostics) {
   const auto mistake = [&](const char* option, const char* message) {
-    diagnostics.error({"command line", 0, option}, message);
+    diagnostics.error({config::kArguments, 0, option}, message);
   };
-  if (asked.objective == "gpus" && !asked.max_step_time) mistake("--objective gpus", "needs --max-step-time SECONDS");
+  if (asked.objective == "gpus" && !asked.max_step_time) mistake("objective gpus", "needs --max-step-time SECONDS");
   if (asked.objective == "time" && asked.max_step_time)
-    mistake("--max-step-time", "belongs to --objective memory or gpus");
-  if (asked.objective != "memory" && asked.slack_pct) mistake("--slack", "belongs to --objective memory");
-  if (asked.decision.suggest_gpus > 0 && asked.decision.suggest == 0) mistake("--suggest-gpus", "belongs to --suggest");
+    mistake("max_step_time", "belongs to --objective memory or gpus");
+  if (asked.objective != "memory" && asked.slack_pct) mistake("slack", "belongs to --objective memory");
+  if (asked.decision.suggest_gpus > 0 && asked.decision.suggest == 0) mistake("suggest_gpus", "belongs to --suggest");
   if (asked.objective == "memory" && asked.slack_pct && asked.max_step_time)
-    mistake("--slack", "contradicts --max-step-time: give one of them");
+    mistake("slack", "contradicts --max-step-time: give one of them");
 }
 
 void set_search(const PlanAsked& asked, PlanProblem& problem) {
@@ -112,7 +112,8 @@ void add_training(const PlanAnswer& answer, nlohmann::json& plans) {
 PlanAnswer plan_answer(const PlanAsked& asked, config::Diagnostics diagnostics, const Report& progress) {
   PlanRequest request = request_of(asked, diagnostics);
   for (const auto& [key, values] : asked.set)
-    if (!request.set.emplace(key, values).second) diagnostics.error({"command line", 0, "--set " + key}, "given twice");
+    if (!request.set.emplace(key, values).second)
+      diagnostics.error({config::kArguments, 0, "set " + key}, "given twice");
   const std::vector<Asked> questions = read_questions(asked, diagnostics);
   check_ranges(asked, diagnostics);
   check_objective(asked, diagnostics);
@@ -120,7 +121,7 @@ PlanAnswer plan_answer(const PlanAsked& asked, config::Diagnostics diagnostics, 
   answer.objective = asked.objective;
   answer.training = long_run(asked.cost, diagnostics);
   if (asked.from && asked.objective != "time")
-    diagnostics.error({"command line", 0, "--from"},
+    diagnostics.error({config::kArguments, 0, "from"},
                       "asks for the fastest plan of that run's question: it excludes --objective");
   std::optional<ComparedRun> today;  // Before the search, which takes longer than to see that it cannot be predicted.
   if (asked.from) {

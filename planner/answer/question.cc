@@ -31,7 +31,7 @@ std::vector<std::pair<std::string, std::vector<std::string>>> read_sets(const st
   for (const std::string& text : texts) {
     const std::size_t equals = text.find('=');
     if (equals == std::string::npos || equals == 0) {
-      diagnostics.error({"command line", 0, option}, fmt::format("expected key=value, found \"{}\"", text));
+      diagnostics.error({config::kArguments, 0, option}, fmt::format("expected key=value, found \"{}\"", text));
       continue;
     }
     std::vector<std::string> values;
@@ -49,9 +49,9 @@ std::vector<std::pair<std::string, std::vector<std::string>>> read_sets(const st
 }
 
 PlanRequest request_of(const PlanArguments& arguments, config::Diagnostics& diagnostics) {
-  check_range<std::int64_t>("--top", arguments.top, 1, 1000, diagnostics);
-  check_range("--threads", arguments.threads, 0, 1024, diagnostics);
-  check_range("--effort", arguments.effort_seconds, 0.1, 1e6, diagnostics);
+  check_range<std::int64_t>("top", arguments.top, 1, 1000, diagnostics);
+  check_range("threads", arguments.threads, 0, 1024, diagnostics);
+  check_range("effort", arguments.effort_seconds, 0.1, 1e6, diagnostics);
   PlanRequest request{.model = meant(model_meant, arguments.model, diagnostics, PlanArguments{}.model),
                       .system = meant(system_meant, arguments.system, diagnostics, PlanArguments{}.system),
                       .release = arguments.release,
@@ -70,9 +70,9 @@ PlanRequest request_of(const PlanArguments& arguments, config::Diagnostics& diag
     if (name == arguments.evidence) request.evidence = value;
   for (const auto& [name, precision] : precision_names())
     if (arguments.precision == name) request.precisions.push_back(precision);
-  for (auto& [key, values] : read_sets("--pin", arguments.pins, diagnostics))
+  for (auto& [key, values] : read_sets("pin", arguments.pins, diagnostics))
     if (!request.set.emplace(key, std::move(values)).second)
-      diagnostics.error({"command line", 0, "--pin " + key}, "given twice");
+      diagnostics.error({config::kArguments, 0, "pin " + key}, "given twice");
   return request;
 }
 
@@ -80,27 +80,27 @@ std::int64_t effort_of(const PlanArguments& arguments) { return std::llround(arg
 
 std::optional<LongRun> long_run(const CostArguments& a, config::Diagnostics& diagnostics) {
   const auto mistake = [&](const char* option, const std::string& message) {
-    diagnostics.error({"command line", 0, option}, message);
+    diagnostics.error({config::kArguments, 0, option}, message);
   };
   const bool failures = a.mtbf_hours || a.storage_gb_s || a.restart_s;
   if (a.tokens.empty()) {
-    if (failures || a.price) mistake("--tokens", "needed for --price, --mtbf, --storage and --restart");
+    if (failures || a.price) mistake("tokens", "needed for --price, --mtbf, --storage and --restart");
     return std::nullopt;
   }
   LongRun result;
   result.tokens = static_cast<double>(count_in(a.tokens, 1000).value_or(0));
   if (!(result.tokens >= 1.0 && result.tokens <= 1e18))
-    mistake("--tokens", fmt::format("expected a number of tokens such as 14.8T, found \"{}\"", a.tokens));
-  if (a.price) check_range("--price", *a.price, 0.0, 1e6, diagnostics);
+    mistake("tokens", fmt::format("expected a number of tokens such as 14.8T, found \"{}\"", a.tokens));
+  if (a.price) check_range("price", *a.price, 0.0, 1e6, diagnostics);
   result.price_per_gpu_hour = a.price;
   if (!failures) return result;
   if (!a.mtbf_hours || !a.storage_gb_s || !a.restart_s) {
-    mistake("--mtbf", "--mtbf, --storage and --restart are needed together");
+    mistake("mtbf", "--mtbf, --storage and --restart are needed together");
     return result;
   }
-  check_range("--mtbf", *a.mtbf_hours, 1e-3, 1e9, diagnostics);
-  check_range("--storage", *a.storage_gb_s, 1e-3, 1e9, diagnostics);
-  check_range("--restart", *a.restart_s, 0.0, 1e7, diagnostics);
+  check_range("mtbf", *a.mtbf_hours, 1e-3, 1e9, diagnostics);
+  check_range("storage", *a.storage_gb_s, 1e-3, 1e9, diagnostics);
+  check_range("restart", *a.restart_s, 0.0, 1e7, diagnostics);
   result.failures = Failures{Seconds{*a.mtbf_hours * 3600.0}, gb_per_s(*a.storage_gb_s), Seconds{*a.restart_s}};
   return result;
 }

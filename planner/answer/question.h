@@ -55,7 +55,7 @@ struct CostArguments {
 template <typename Value>
 void check_range(const char* option, Value value, Value least, Value most, config::Diagnostics& diagnostics) {
   if (!(value >= least && value <= most))
-    diagnostics.error({"command line", 0, option}, fmt::format("expected {} to {}, found {}", least, most, value));
+    diagnostics.error({config::kArguments, 0, option}, fmt::format("expected {} to {}, found {}", least, most, value));
 }
 
 }  // namespace foldwise::planner

@@ -203,7 +203,7 @@ SiteFit fit_site(const std::vector<Run>& runs, const std::string& name, const Er
     fit.measured.push_back(step->seconds);
   }
   diagnostics.throw_if_any();
-  if (list.empty()) throw config::ConfigError({{{"command line", 0, "--runs"}, "no run has a measured step time"}});
+  if (list.empty()) throw config::ConfigError({{{config::kArguments, 0, "runs"}, "no run has a measured step time"}});
   fit.system = list.front().run.system_name;
   Eigen::VectorXd measured(static_cast<Eigen::Index>(list.size())), prior_sd(kParameters);
   for (Eigen::Index i = 0; i < measured.size(); ++i) measured[i] = std::log(fit.measured[static_cast<std::size_t>(i)]);

@@ -88,9 +88,25 @@ std::string first_rule_in(const std::string& text) {
   return first;
 }
 
+/// An argument of the library ("max_step_time", "set ep") as the option that gave it: "--max-step-time", "--set ep".
+config::Diagnostic as_option(config::Diagnostic mistake) {
+  config::Location& where = mistake.where;
+  if (where.file != config::kArguments) return mistake;
+  where.file = "command line";
+  if (where.field.empty()) return mistake;
+  const auto end =
+      where.field.begin() + static_cast<std::ptrdiff_t>(std::min(where.field.find(' '), where.field.size()));
+  std::replace(where.field.begin(), end, '_', '-');
+  where.field.insert(0, "--");
+  return mistake;
+}
+
 }  // namespace
 
-void print_errors(const config::ConfigError& error, bool as_json) {
+void print_errors(const config::ConfigError& in_the_library, bool as_json) {
+  std::vector<config::Diagnostic> mistakes;
+  for (const config::Diagnostic& mistake : in_the_library.diagnostics()) mistakes.push_back(as_option(mistake));
+  const config::ConfigError error(std::move(mistakes));
   if (!as_json) {
     print_note(error.what());
     if (const std::string rule = first_rule_in(error.what()); !rule.empty())

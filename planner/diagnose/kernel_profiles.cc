@@ -66,7 +66,7 @@ std::vector<ProfiledRun> profiled_runs(const RunList& list) {
   for (const Run& run : list.runs)
     if (run.measured.kernel_profile) result.push_back(profiled(run, *run.measured.kernel_profile));
   if (result.empty())
-    throw config::ConfigError({{{"command line", 0, "diagnose"},
+    throw config::ConfigError({{{config::kArguments, 0, ""},
                                 "expected runs with measured.kernel_profile_rank0 among --profiles, found none"}});
   return result;
 }

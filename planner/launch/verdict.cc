@@ -41,8 +41,8 @@ int run_words(std::vector<std::string> words) {
   const int error = posix_spawnp(&child, argv.front(), &actions, nullptr, argv.data(), environ);
   posix_spawn_file_actions_destroy(&actions);
   if (error != 0)
-    throw config::ConfigError(
-        {{{"command line", 0, "--python"}, fmt::format("{} cannot be run: {}", words.front(), std::strerror(error))}});
+    throw config::ConfigError({{{config::kArguments, 0, "python"},
+                                fmt::format("{} cannot be run: {}", words.front(), std::strerror(error))}});
   int status = 0;
   while (waitpid(child, &status, 0) < 0)
     if (errno != EINTR) throw std::system_error(errno, std::generic_category(), words.front());
@@ -72,7 +72,7 @@ std::string text_or_empty(const json& value) { return value.is_string() ? value.
 
 Verdict verdict_of(const Launch& launch, const Run& run, const std::string& megatron, const std::string& python) {
   if (!fs::exists(fs::path(megatron) / "megatron" / "training" / "arguments.py"))
-    throw config::ConfigError({{{"command line", 0, "--check"},
+    throw config::ConfigError({{{config::kArguments, 0, "check"},
                                 fmt::format("expected a folder of Megatron-LM, found no megatron/training/arguments.py "
                                             "in {}",
                                             megatron)}});
@@ -86,7 +86,7 @@ Verdict verdict_of(const Launch& launch, const Run& run, const std::string& mega
   const int status = run_words({python, program.string(), request.string(), answer.string()});
   if (status != 0 || !fs::exists(answer))
     throw config::ConfigError(
-        {{{"command line", 0, "--check"}, fmt::format("{} ended with {} before it had an answer", python, status)}});
+        {{{config::kArguments, 0, "check"}, fmt::format("{} ended with {} before it had an answer", python, status)}});
   const json said = json::parse(config::read_input_file(answer.string()));
   Verdict verdict{.accepted = said.at("accepted"),
                   .stage = text_or_empty(said.at("stage")),

@@ -54,28 +54,11 @@ namespace nb = nanobind;
 using config::Diagnostics;
 using nlohmann::json;
 
-constexpr const char* kArguments = "arguments";  ///< "File" of a mistake in a call's arguments.
-
-/// An option of the command line as an argument of a Python function: "--max-step-time" is "max_step_time".
-config::Location as_argument(config::Location where) {
-  if (where.file != "command line") return where;
-  where.file = kArguments;
-  const std::size_t end = std::min(where.field.find(' '), where.field.size());
-  if (where.field.starts_with("--")) {
-    std::replace(where.field.begin(), where.field.begin() + static_cast<std::ptrdiff_t>(end), '-', '_');
-    where.field.erase(0, 2);
-  }
-  return where;
-}
-
 /// foldwise.ConfigError([(file, line, field, message)]).
 void raise(const ConfigError& error) {
   nb::list mistakes;
-  std::vector<config::Diagnostic> list = error.diagnostics();
-  for (config::Diagnostic& mistake : list) {
-    mistake.where = as_argument(mistake.where);
+  for (const config::Diagnostic& mistake : error.diagnostics())
     mistakes.append(nb::make_tuple(mistake.where.file, mistake.where.line, mistake.where.field, mistake.message));
-  }
   const nb::object type = nb::module_::import_("foldwise.errors").attr("ConfigError");
   PyErr_SetObject(type.ptr(), type(mistakes).ptr());
 }
@@ -157,7 +140,7 @@ class Arguments {
     if (!values_.contains(key)) return;
     const nb::object value = values_[key];
     if (value.is_none() || nb::try_cast(value, member)) return;
-    diagnostics_.error({kArguments, 0, key},
+    diagnostics_.error({config::kArguments, 0, key},
                        fmt::format("expected {}, found {}", expected<Value>(), nb::repr(value).c_str()));
   }
   template <typename Value>
@@ -190,7 +173,7 @@ std::optional<planner::LongRun> long_run_of(const nb::dict& values, Diagnostics&
 void check_release(const std::string& release, Diagnostics& diagnostics) {
   if (release.empty()) return;
   if (std::string wrong = planner::mistake_in_release(release); !wrong.empty())
-    diagnostics.error({kArguments, 0, "release"}, std::move(wrong));
+    diagnostics.error({config::kArguments, 0, "release"}, std::move(wrong));
 }
 
 template <typename Name>
@@ -203,7 +186,8 @@ void check_name(const char* key, const std::string& value, const std::vector<Nam
       known.push_back(name.first);
   }
   if (std::find(known.begin(), known.end(), value) == known.end())
-    diagnostics.error({kArguments, 0, key}, fmt::format("expected {}, found \"{}\"", fmt::join(known, ", "), value));
+    diagnostics.error({config::kArguments, 0, key},
+                      fmt::format("expected {}, found \"{}\"", fmt::join(known, ", "), value));
 }
 
 planner::PlanAsked::Values named_values(const planner::PlanAsked::Values& values, Diagnostics& diagnostics) {

@@ -21,7 +21,7 @@ namespace {
 std::string only(const std::string& word, const std::vector<std::string>& candidates) {
   if (candidates.size() > 1)
     throw config::ConfigError(
-        {{{"command line", 0, word}, fmt::format("can mean several: {}", fmt::join(candidates, ", "))}});
+        {{{config::kArguments, 0, ""}, fmt::format("\"{}\" can mean several: {}", word, fmt::join(candidates, ", "))}});
   return candidates.empty() ? word : candidates.front();
 }
 

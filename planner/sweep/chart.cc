@@ -158,7 +158,7 @@ std::string legend_svg(const std::string& name, std::size_t line, const LineStyl
 
 void check_column(const Sweep& sweep, const std::vector<SweepRow>& rows, const std::string& y) {
   const std::vector<std::string> columns = sweep.columns();
-  const auto fail = [&](const std::string& message) { throw ConfigError({{{"command line", 0, "--y"}, message}}); };
+  const auto fail = [&](const std::string& message) { throw ConfigError({{{config::kArguments, 0, "y"}, message}}); };
   if (std::find(columns.begin(), columns.end(), y) == columns.end())
     fail(fmt::format("expected a column of the rows, found \"{}\"{}", y, config::nearest_hint(y, columns)));
   for (const SweepRow& row : rows)

@@ -62,7 +62,7 @@ json override_value(const std::string& text) {
   return value.is_discarded() ? json(text) : value;
 }
 
-config::Location axis_location(const std::string& key) { return {"command line", 0, "--set " + key}; }
+config::Location axis_location(const std::string& key) { return {config::kArguments, 0, "set " + key}; }
 
 /// "optimizer.name" as a pointer into a run file.
 json::json_pointer pointer_of(const std::string& key) {
@@ -327,7 +327,7 @@ Sweep::Sweep(SweepQuestion question, std::vector<Axis> axes, std::optional<LongR
   double points = 1.0;
   for (const Axis& axis : axes_) points *= static_cast<double>(axis.values.size());
   if (points > static_cast<double>(kMostPoints))
-    diagnostics.error({"command line", 0, "--set"},
+    diagnostics.error({config::kArguments, 0, "set"},
                       fmt::format("expected at most {} points, found {:.3g}", kMostPoints, points));
   diagnostics.throw_if_any();
 
