@@ -132,7 +132,7 @@ def check(document, folder, program, slow, known, failures):
                 code, text = run(command, folder)
                 if stands and stands[-1] == '...':  # And so on.
                     text = '\n'.join([*text.splitlines()[:len(stands) - 1], '...'])
-                difference = difflib.unified_diff(printed('\n'.join(stands)), printed(text), 'stands', 'printed', lineterm='')
+                difference = difflib.unified_diff(printed(''.join(line + '\n' for line in stands)), printed(text), 'stands', 'printed', lineterm='')
                 if (difference := '\n'.join(difference)) or code not in (0, 3):
                     failures.append(f'{name}:{number}: {command}: exit code {code}\n{difference}')
                 # The clock alone changes nothing, and what fails is not written.

@@ -244,9 +244,9 @@ TEST_F(SweepTest, MistakesOfAllPointsAreSaidAtOnce) {
   const std::string axes =
       mistakes(small_run(), {{"tpp", {"1"}}, {"tp", {"0", "two", "1", "1"}}, {"tp", {"2"}}, {"ep", {""}}});
   for (const char* message :
-       {"--set tpp: no field of a run file, nor model_overrides.KEY or system.KEY; the nearest is \"tp\"",
-        "--set tp: expected a whole number of at least 1, found 0", "--set tp: expected a whole number, found \"two\"",
-        "--set tp: 1 stands there twice", "--set tp: given twice", "--set ep: expected at least one value"})
+       {"set tpp: no field of a run file, nor model_overrides.KEY or system.KEY; the nearest is \"tp\"",
+        "set tp: expected a whole number of at least 1, found 0", "set tp: expected a whole number, found \"two\"",
+        "set tp: 1 stands there twice", "set tp: given twice", "set ep: expected at least one value"})
     EXPECT_THAT(axes, testing::HasSubstr(message));
   const std::string system = mistakes(small_run(), {{"system.hbm.capasity", {"1"}},
                                                     {"system.bandwidth", {"1"}},

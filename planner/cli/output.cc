@@ -103,22 +103,23 @@ config::Diagnostic as_option(config::Diagnostic mistake) {
 
 }  // namespace
 
-void print_errors(const config::ConfigError& in_the_library, bool as_json) {
-  std::vector<config::Diagnostic> mistakes;
-  for (const config::Diagnostic& mistake : in_the_library.diagnostics()) mistakes.push_back(as_option(mistake));
-  const config::ConfigError error(std::move(mistakes));
+void print_errors(const config::ConfigError& error, bool as_json) {
+  std::string lines;
+  nlohmann::json list = nlohmann::json::array();
+  for (const config::Diagnostic& diagnostic : error.diagnostics()) {
+    const config::Diagnostic mistake = as_option(diagnostic);
+    lines += (lines.empty() ? "" : "\n") + mistake.text();
+    list.push_back({{"file", mistake.where.file},
+                    {"line", mistake.where.line},
+                    {"field", mistake.where.field},
+                    {"message", mistake.message}});
+  }
   if (!as_json) {
-    print_note(error.what());
-    if (const std::string rule = first_rule_in(error.what()); !rule.empty())
+    print_note(lines);
+    if (const std::string rule = first_rule_in(lines); !rule.empty())
       print_note(fmt::format("foldwise rules {} says what that demands", rule));
     return;
   }
-  nlohmann::json list = nlohmann::json::array();
-  for (const config::Diagnostic& diagnostic : error.diagnostics())
-    list.push_back({{"file", diagnostic.where.file},
-                    {"line", diagnostic.where.line},
-                    {"field", diagnostic.where.field},
-                    {"message", diagnostic.message}});
   std::string text = json_text(with_schema({{"errors", list}}));
   text.pop_back();
   print_note(text);
