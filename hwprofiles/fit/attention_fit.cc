@@ -1,4 +1,4 @@
-// Attention rows from the benchmarks of cuDNN and FlashAttention-2, which are forward and backward times by shape.
+// Attention rows, fitted to forward and backward times by shape from the benchmarks of cuDNN and FlashAttention-2.
 #include <fmt/core.h>
 
 #include <algorithm>
@@ -26,14 +26,14 @@ Measurement attention_sample(const std::string& format, bool backward, std::int6
   return sample;
 }
 
-/// Forward FLOPs of causal attention, under a window of keys unless that is 0.
+/// Forward FLOPs of causal attention with a window of keys; 0: no window.
 double causal_flops(double batch, double heads, double seq, double qk, double v, double window = 0.0) {
   const double keys = window > 0.0 ? window - window * window / (2.0 * seq) : seq / 2.0;
   return 2.0 * batch * heads * seq * keys * (qk + v);
 }
 
-/// cuDNN's benchmark, which counts the backward as 2.5 times the forward for every head dimension. Of the backward
-/// kernels the one that adds in any order. Rows under a window or rows without.
+/// Samples from cuDNN's benchmark, which counts a backward as 2.5 times the forward for every head dimension. Uses its
+/// nondeterministic backward kernels. `windowed`: rows with a window, else rows without.
 std::vector<Measurement> cudnn_samples(const Json& cudnn, const std::string& gpu, std::int64_t qk,
                                        bool windowed = false) {
   std::vector<Measurement> samples;
@@ -57,8 +57,8 @@ std::vector<Measurement> cudnn_samples(const Json& cudnn, const std::string& gpu
   return samples;
 }
 
-/// FlashAttention's benchmark: 16384 tokens a batch, hidden 2048; causal FLOPs halved. `passes` is 3.5 where forward
-/// and backward were timed together: the forward is then taken to be 1 / 3.5 of the time, as of the FLOPs.
+/// Samples from FlashAttention's benchmark: 16384 tokens per batch, hidden size 2048, causal FLOPs halved. Its combined
+/// times of forward and backward count 3.5 forwards: the forward is taken to be 1 / 3.5 of the time, as of the FLOPs.
 std::vector<Measurement> flash_samples(const Json& seq, const Json& rates, std::int64_t head_dim, bool backward) {
   std::vector<Measurement> samples;
   for (std::size_t i = 0; i < seq.size(); ++i) {
@@ -71,7 +71,7 @@ std::vector<Measurement> flash_samples(const Json& seq, const Json& rates, std::
   return samples;
 }
 
-/// The times of one head dimension by `benchmark` on `gpu`, as its file calls it.
+/// Times of one head dimension by `benchmark` on `gpu`, in the spelling of the benchmark's file.
 std::vector<Measurement> benchmark_samples(Fitting& fitting, const std::string& benchmark, const std::string& gpu,
                                            std::int64_t head_dim) {
   if (benchmark == "cudnn") return cudnn_samples(fitting.measurements("cudnn_attention.json"), gpu, head_dim);
@@ -128,8 +128,8 @@ void fit_attention(Fitting& fitting, ProfileFit& fit, ObjectReader& entry) {
   }
 }
 
-/// What a sliding window costs beyond its own keys: cuDNN's windowed rows, all of head dimension 64, on top of the
-/// curve without a window. {"curves": "attention_window", "gpu": as cudnn_attention.json calls it}
+/// Cost of a sliding window beyond its own keys, from cuDNN's windowed rows (all of head dimension 64), on top of the
+/// curve without a window. {"curves": "attention_window", "gpu": as in cudnn_attention.json}
 void fit_attention_window(Fitting& fitting, ProfileFit& fit, ObjectReader& entry) {
   constexpr double kTileKeys = 128.0;
   CurveSamples curve{

@@ -19,7 +19,7 @@ using Json = nlohmann::ordered_json;
 
 constexpr const char* kSource = "records";
 
-/// Every number of `tree` becomes an assumption.
+/// Marks every number of `tree` as assumed.
 void assume_all(Json& tree, const std::string& base) {
   for (auto& item : tree.items()) {
     Json& node = item.value();
@@ -29,7 +29,7 @@ void assume_all(Json& tree, const std::string& base) {
       node["note"] = "as " + base + ": not measured on this device";
     } else if (item.key() != "sources") {
       node.erase("fit");
-      node.erase("step_share");  // of that device: here what is measured counts
+      node.erase("step_share");  // step_share belongs to the base device; here the measured share counts
       assume_all(node, base);
     }
   }
@@ -53,8 +53,8 @@ double best_rate(const std::vector<Measurement>& measurements, double Measuremen
   return best;
 }
 
-/// What a profile of a CPU needs beside curves: its threads are the processors, its best FP32 product the peak of every
-/// format it has, its fastest memory-bound kernel the memory bandwidth. Everything that only a GPU has goes.
+/// Completes the profile of a CPU: its threads are the processors, its best FP32 GEMM rate is the peak of every format,
+/// and its fastest memory-bound kernel sets the memory bandwidth. Removes what only GPUs have.
 void describe_cpu(const Records& records, const Origin& measured, Sheet& sheet) {
   const double peak = best_rate(records.measurements, &Measurement::flops,
                                 [](const Measurement& m) { return m.kernel == "gemm" && m.of.at("format") == "fp32"; });
@@ -93,13 +93,14 @@ Calibration calibrate(const Records& records, const std::string& name, const std
   Sheet sheet(std::move(start));
   std::string versions;
   for (const auto& [library, version] : session.libraries) versions += fmt::format(", {} {}", library, version);
-  const std::string file_name = std::filesystem::path(records.file).filename().string();  // Not whose home it lies in.
+  const std::string file_name =
+      std::filesystem::path(records.file).filename().string();  // Without the folder, which may contain a user name.
   sheet.cite(kSource,
              fmt::format("{}: {} on {} x {}{}{}{}", file_name, session.program, session.devices, session.device,
                          session.driver.empty() ? "" : ", driver " + session.driver, versions, topology_of(session)));
   if (is_cpu) describe_cpu(records, measured, sheet);
 
-  // The fit starts from the profile as described so far.
+  // The fit starts from the profile written so far.
   const Profile profile = parse_profile(sheet.text(), name);
   Hardware hw = profile.hardware;
   Calibration result{fit_records(hw, profile.json, records.measurements, seed), base, ""};

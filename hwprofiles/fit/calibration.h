@@ -8,16 +8,16 @@
 
 namespace foldwise::hwprofiles {
 
-/// The records of one device as a profile.
+/// A profile made from the records of one device.
 struct Calibration {
   std::vector<FittedCurve> curves;
-  std::string base;     ///< Built-in profile that the rest comes from.
-  std::string profile;  ///< Text of the new profile; `--system` reads it.
+  std::string base;     ///< Built-in profile that the other numbers come from.
+  std::string profile;  ///< Text of the new profile, readable by `--system`.
 };
 
-/// Fits `records` and writes a profile named `name`. Of the device that `base` describes it holds what was fitted and
-/// takes the rest from `base`; of any other device everything else is copied from `base` and marked assumed. Throws
-/// config::ConfigError: no such base, or no curve could be fitted.
+/// Fits `records` and writes a profile named `name`. If `base` describes the same device, numbers without a fit are
+/// taken from `base`. If not, they are also copied from `base`, but marked as assumed. Throws config::ConfigError: no
+/// such base, or no curve could be fitted.
 [[nodiscard]] Calibration calibrate(const Records& records, const std::string& name, const std::string& base,
                                     std::uint64_t seed);
 

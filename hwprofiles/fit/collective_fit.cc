@@ -17,14 +17,14 @@ using costmodel::ExchangeKernel;
 using costmodel::Network;
 using costmodel::ProtocolCurve;
 
-/// Nelder-Mead started again from its own result: a collapsed simplex gets a new one.
+/// Nelder-Mead, restarted from its own result with a new simplex, because a simplex may collapse.
 std::vector<double> search(const std::function<double(const std::vector<double>&)>& cost, std::vector<double> start) {
   constexpr int kIterations = 500;
   for (const double step : {0.5, 0.3, 0.2, 0.1}) start = minimise(cost, std::move(start), step, kIterations);
   return start;
 }
 
-/// A per-rank cost below this is none.
+/// A smaller per-rank cost counts as none.
 constexpr Seconds kNoLatency = microseconds(0.02);
 
 ProtocolCurve protocol_at(const std::vector<double>& logs, std::size_t at) {
@@ -143,7 +143,7 @@ ExchangeFit fit_exchange(const Network& network, const std::vector<ExchangeSampl
   };
   const auto cost = [&](const std::vector<double>& logs) {
     const Network candidate = at(logs);
-    double sum = kernels_given ? std::max(0.0, logs.at(4)) : 0.0;  // A share above 1 costs.
+    double sum = kernels_given ? std::max(0.0, logs.at(4)) : 0.0;  // A share above 1 is penalised.
     for (const ExchangeSample& sample : samples)
       if (!sample.held_out)
         sum += std::abs(std::log(exchange_prediction(candidate, sample).to<double>() / sample.time.to<double>()));

@@ -19,7 +19,7 @@ namespace {
 
 using costmodel::Hardware;
 
-/// Size of a parameter's unit in base units.
+/// Size of a parameter's unit, in base units.
 double unit_size(const std::string& unit) {
   if (unit == "us") return 1e-6;
   if (unit == "pJ/FLOP") return 1e-12;
@@ -29,14 +29,14 @@ double unit_size(const std::string& unit) {
   return 1.0;
 }
 
-/// A sample, ready to be predicted again and again.
+/// A sample with its predictor, built once.
 struct PreparedSample {
   Predictor time;
   double measured = 0.0;
   bool loaded = false;
 };
 
-using Selection = std::vector<std::size_t>;  ///< Positions of samples.
+using Selection = std::vector<std::size_t>;  ///< Indices of samples.
 
 Predictor by_ops(const Measurement& measurement) {
   std::vector<costmodel::Op> ops = ops_of(measurement);
@@ -67,7 +67,7 @@ class Problem {
     const Eigen::VectorXd low = logarithms(&Parameter::low), high = logarithms(&Parameter::high),
                           start = logarithms(&Parameter::start);
     const auto residuals = [&](const Eigen::VectorXd& values) { return errors(values, selection); };
-    // The best tile and the memory bound change along the way and make the cost bumpy, so several starts are tried.
+    // The cost is not smooth, because the best tile and the memory bound change along the way. Tries several starts.
     Eigen::VectorXd best;
     double least = 0.0;
     for (const double shift : {0.0, -0.4, 0.4}) {
@@ -116,13 +116,13 @@ class Problem {
     return result;
   }
 
-  Hardware alone_;  ///< As kernels without load see it.
+  Hardware alone_;  ///< Hardware for kernels without sustained load.
   std::vector<Parameter> parameters_;
   std::vector<QuantitySetter> setters_;
   std::vector<PreparedSample> samples_;
 };
 
-/// Settings that are one to validation: a weight with all its rows, the sizes of anything else.
+/// Settings that validation keeps in one fold: all rows of a weight; for other kernels all with the same sizes.
 std::string family(const Measurement& measurement) {
   nlohmann::json key = measurement.shape;
   if (measurement.kernel == "gemm") key.erase("m");
@@ -143,7 +143,7 @@ std::vector<int> dealt_by_family(const std::vector<Measurement>& samples, std::u
   return folds;
 }
 
-/// What the time of a measurement depends on: properties of its first op, or its shape.
+/// Properties that a measurement's time depends on: those of its first op, or its shape.
 std::map<std::string, double> properties(const Measurement& measurement) {
   const std::vector<costmodel::Op> ops = ops_of(measurement);
   if (!ops.empty()) return properties_of(ops.front());

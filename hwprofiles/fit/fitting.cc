@@ -153,7 +153,7 @@ void Fitting::derive() {
   diagnostics.throw_if_any();
   Deriver deriver([&](const std::string& name) {
     PartialProfile partial;
-    nlohmann::json tree = fitted(name).profile.json;  // With what a base gives.
+    nlohmann::json tree = fitted(name).profile.json;  // Includes the numbers of its base.
     tree.merge_patch(nlohmann::json::parse(fitted(name).sheet.exact().dump()));
     for (const Derivation& derivation : derivations[name]) {
       const nlohmann::json::json_pointer pointer(derivation.field);
@@ -169,7 +169,7 @@ void Fitting::derive() {
       const Quantity quantity = deriver.at(name, derivation.field);
       sheet.put(derivation.field, quantity.value, quantity.unit,
                 {quantity.kind, quantity.source, quantity.note, quantity.date});
-      // A key means the same in every profile.
+      // A source key has the same meaning in every profile.
       const std::string& cited = derivation.source.empty() && !derivation.from.empty() ? derivation.from : name;
       if (const std::string citation = deriver.citation(cited, quantity.source); !citation.empty())
         sheet.cite(quantity.source, citation);

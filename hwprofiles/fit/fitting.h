@@ -16,52 +16,52 @@
 // and its "derive" block how the rest follows (hwprofiles/load/derive.h). docs/measuring.md lists the steps.
 namespace foldwise::hwprofiles {
 
-/// A profile while its curves are fitted.
+/// A profile whose curves are being fitted.
 struct ProfileFit {
   std::string name;
   config::Document document;
-  Profile profile;               ///< As it was loaded.
-  costmodel::Hardware hardware;  ///< With what its steps have fitted so far.
+  Profile profile;               ///< As loaded.
+  costmodel::Hardware hardware;  ///< Including the fits of earlier steps.
   Sheet sheet;
 };
 
-/// The profiles of a directory and the measurements that their fits read.
+/// The profiles of a directory, and the measurements for their fits.
 class Fitting {
  public:
   Fitting(std::filesystem::path kernels, std::filesystem::path records, std::filesystem::path systems);
 
   /// Stems of the directory's profiles, sorted.
   [[nodiscard]] const std::vector<std::string>& names() const { return names_; }
-  /// A profile with every step of its "fit" block done. Throws config::ConfigError: an unknown step, a step's mistake,
-  /// a profile that the directory lacks or that needs its own fit.
+  /// A profile after all steps of its "fit" block. Throws config::ConfigError: an unknown step, a mistake in a step, a
+  /// profile that is missing or whose fit depends on itself.
   ProfileFit& fitted(const std::string& name);
-  /// Puts the numbers of the "derive" blocks of all profiles, which are fitted first.
+  /// Fits all profiles, then sets the numbers of their "derive" blocks.
   void derive();
 
-  /// A profile of the directory as it is written.
+  /// A profile of the directory, as on disk.
   [[nodiscard]] Profile profile(const std::string& name) const;
   /// A JSON file of the kernel measurements.
   const nlohmann::ordered_json& measurements(const std::string& file);
   /// The lines of a JSON Lines file of the kernel measurements.
   [[nodiscard]] std::vector<nlohmann::ordered_json> lines(const std::string& file) const;
-  /// Our own records of a device: the files whose names begin with `prefix`.
+  /// Our own records of a device: files whose names start with `prefix`.
   [[nodiscard]] std::vector<std::filesystem::path> records(const std::string& prefix) const;
 
  private:
   std::filesystem::path kernels_, records_, systems_;
   std::vector<std::string> names_;
   std::map<std::string, ProfileFit> fits_;
-  std::set<std::string> open_;  ///< Profiles whose steps are being done.
+  std::set<std::string> open_;  ///< Profiles whose steps are in progress.
   std::map<std::string, nlohmann::ordered_json> files_;
 };
 
-/// One kind of entry of a "fit" block. `entry` holds its other keys; a step reports what it does not know.
+/// A kind of entry of a "fit" block. `entry` holds its other keys. The step reports unknown ones.
 struct FitStep {
   const char* curves;
   void (*run)(Fitting& fitting, ProfileFit& fit, config::ObjectReader& entry);
 };
 
-// The steps, by file.
+// Steps, by file.
 void fit_own_records(Fitting& fitting, ProfileFit& fit, config::ObjectReader& entry);
 void fit_gemms(Fitting& fitting, ProfileFit& fit, config::ObjectReader& entry);
 void fit_one_kernel_groups(Fitting& fitting, ProfileFit& fit, config::ObjectReader& entry);
@@ -76,7 +76,7 @@ void fit_step_shares(Fitting& fitting, ProfileFit& fit, config::ObjectReader& en
 void fit_host(Fitting& fitting, ProfileFit& fit, config::ObjectReader& entry);
 void fit_attention_window(Fitting& fitting, ProfileFit& fit, config::ObjectReader& entry);
 
-/// A line of the table that foldwise-fit prints: errors in % and fitted values.
+/// Prints the header of foldwise-fit's table, and a row: errors in % and fitted values.
 void print_header();
 void print_row(const std::string& profile, const std::string& curve, const FitError& training,
                const FitError& validated, const std::string& values);

@@ -1,4 +1,4 @@
-// GEMMs of aiconfigurator's sweep and TransformerEngine's profile, our own records, and groups in one kernel.
+// GEMMs from aiconfigurator's sweep, TransformerEngine's profile and our records, and grouped GEMMs in one kernel.
 #include <fmt/core.h>
 
 #include <algorithm>
@@ -16,17 +16,17 @@ namespace {
 using config::ObjectReader;
 using Json = nlohmann::ordered_json;
 
-/// Rows below this are inference; a step's GEMMs have thousands.
+/// Smaller GEMMs are those of inference; training steps have thousands of rows.
 constexpr std::int64_t kFewestRows = 512;
 
-/// A quantity that the sheet has, unrounded.
+/// Unrounded value of a quantity in the sheet.
 double exact(const Sheet& sheet, const std::string& pointer) {
   return sheet.exact().at(Json::json_pointer(pointer + "/value")).get<double>();
 }
 
 }  // namespace
 
-/// Every curve that our own records measure. {"curves": "records", "files": what their names begin with}
+/// Fits every curve that our records measure. {"curves": "records", "files": prefix of their names}
 void fit_own_records(Fitting& fitting, ProfileFit& fit, ObjectReader& entry) {
   const std::string prefix = entry.required_string("files");
   const auto paths = fitting.records(prefix);
@@ -38,7 +38,8 @@ void fit_own_records(Fitting& fitting, ProfileFit& fit, ObjectReader& entry) {
   std::string citation, date;
   for (const std::filesystem::path& path : paths) {
     const Records records = read_records(path.string());
-    // The profile's collectives rest on nccl-tests of up to eight GPUs; our own check them (profiles_test).
+    // The profile's collectives come from nccl-tests on up to eight GPUs. Our own records only check them
+    // (profiles_test).
     for (const Measurement& measurement : records.measurements)
       if (measurement.kernel != "collective") measurements.push_back(measurement);
     const Session& session = records.sessions.back();
@@ -55,7 +56,7 @@ void fit_own_records(Fitting& fitting, ProfileFit& fit, ObjectReader& entry) {
   }
 }
 
-/// Forward GEMMs of every format of aiconfigurator's sweep. {"curves": "gemm", "gpu": as its file calls it}
+/// Forward GEMMs in every format of aiconfigurator's sweep. {"curves": "gemm", "gpu": as in its file}
 void fit_gemms(Fitting& fitting, ProfileFit& fit, ObjectReader& entry) {
   const std::vector<Measurement> sweep =
       import_linear_layers(fitting.measurements("aiconfigurator_kernels.json"), entry.required_string("gpu"));
@@ -67,7 +68,7 @@ void fit_gemms(Fitting& fitting, ProfileFit& fit, ObjectReader& entry) {
       if (sample.of.at("format") == name && sample.shape.at("m") >= kFewestRows) samples.push_back(sample);
     if (samples.empty()) continue;
     std::vector<Parameter> parameters = gemm_parameters(name, samples);
-    if (name != "bf16") {  // The quantiser's launch cannot be told from the GEMM's.
+    if (name != "bf16") {  // The launch times of quantisation and GEMM cannot be separated.
       std::erase_if(parameters, [](const Parameter& p) { return p.pointer.ends_with("/launch"); });
       quantity_setter(fit.profile.json, "/gemm/" + name + "/launch")(fit.hardware, launch * 1e-6);
       fit.sheet.put("/gemm/" + name + "/launch", launch, "us", {"fitted", "AIC", "as bf16"});
@@ -82,8 +83,8 @@ void fit_gemms(Fitting& fitting, ProfileFit& fit, ObjectReader& entry) {
   }
 }
 
-/// What a forward sweep does not show, from the rates that TransformerEngine measured on this GPU with operands ready:
-/// dgrad and wgrad over forward, and the forward of formats that the sweep lacks over another's.
+/// What a sweep of forwards lacks, from rates that TransformerEngine measured on this GPU with operands ready: dgrad
+/// and wgrad relative to forward, and forward of missing formats relative to another format.
 /// {"curves": "gemm_phases", "table": of te_linear.json, "rows": {format: row}, "over": {format: swept format}}
 void fit_gemm_phases(Fitting& fitting, ProfileFit& fit, ObjectReader& entry) {
   const Json& table = fitting.measurements("te_linear.json").at(entry.required_string("table"));
@@ -119,7 +120,7 @@ void fit_gemm_phases(Fitting& fitting, ProfileFit& fit, ObjectReader& entry) {
     }
 }
 
-/// BF16's groups in one kernel, forward and dgrad of experts with as many rows each.
+/// BF16 grouped GEMMs in one kernel, forward and dgrad, with equal rows per expert.
 /// {"curves": "one_kernel_groups", "kernels": a file of grouped_mm.py}
 void fit_one_kernel_groups(Fitting& fitting, ProfileFit& fit, ObjectReader& entry) {
   std::vector<Measurement> samples;

@@ -37,7 +37,8 @@ LayerOptions options_of(const Json& run) {
   return options;
 }
 
-/// All-to-alls of tokens and probabilities, or a fused dispatch and combine; not the gather of counts before them.
+/// Whether an op is an all-to-all of tokens and probabilities, or a fused dispatch or combine. Excludes the gather of
+/// counts.
 bool is_exchange(const Op& op) {
   const auto* collective = std::get_if<costmodel::CollectiveWork>(&op.work);
   return op.module == costmodel::Module::kDispatch &&
@@ -65,7 +66,7 @@ HostLayer priced(const Json& run, Hardware hardware) {
   return layer;
 }
 
-/// Seconds of the calls that are `chosen` by name and count.
+/// Total seconds of the calls that `chosen` accepts by name and count.
 double seconds_of(const Json& calls, const std::function<bool(std::string_view, std::int64_t)>& chosen) {
   double seconds = 0.0;
   for (const auto& [name, call] : calls.items())
@@ -94,12 +95,13 @@ std::vector<HostLayer> host_layers(const std::vector<Json>& records, const Hardw
     const auto id = run.at("id").get<std::string>();
     if (depth < 2) throw std::runtime_error(id + ": expected two layers or more");
     auto layer = std::find_if(layers.begin(), layers.end(), [&](const HostLayer& l) { return l.run == id; });
-    if (layer == layers.end()) layer = layers.insert(layer, priced(run, hardware));  // Its ranks cost the same.
-    // A rank waits for slower ones in the exchange.
+    if (layer == layers.end())
+      layer = layers.insert(layer, priced(run, hardware));  // All ranks of a run cost the same.
+    // In the exchange a rank waits for slower ones.
     const double exchange = seconds_of(calls, [](std::string_view name, std::int64_t) {
       return name.ends_with(".token_dispatch") || name.ends_with(".token_combine");
     });
-    // A function that runs once a micro-batch belongs to the embedding, the output layer or the loss.
+    // A function that runs once per micro-batch belongs to the embedding, the output layer or the loss.
     const double not_the_layer = seconds_of(calls, [&](std::string_view name, std::int64_t count) {
       return name == "_AllToAll.backward" || name == "FusedDispatch.backward" || name == "FusedCombine.backward" ||
              (name.ends_with(".backward") && count == micro_batches);

@@ -6,29 +6,31 @@
 #include "costmodel/hardware/hardware.h"
 #include "hwprofiles/fit/curve_fit.h"
 
-// The host in steps of Megatron-Core, by stopwatch (kernels/torch/megatron_steps.py --calls). What counts as a layer
-// and why: benchmarks/accuracy/journal.md#host.
+// Host times in steps of Megatron-Core, measured by stopwatch (kernels/torch/megatron_steps.py --calls). Definition of
+// a layer: benchmarks/accuracy/journal.md#host.
 namespace foldwise::hwprofiles {
 
-/// What the host spends on one layer and one micro-batch of a run, the exchange of tokens apart.
+/// Host time for one layer and one micro-batch of a run, without the exchange of tokens.
 struct HostLayer {
-  std::string run;                              ///< Its id.
-  Seconds forward{}, backward{};                ///< By stopwatch, of the slowest rank.
-  Seconds priced_forward{}, priced_backward{};  ///< By the prices of a host, with a `backward_share` of 1.
+  std::string run;                              ///< Id of the run.
+  Seconds forward{}, backward{};                ///< Measured on the slowest rank.
+  Seconds priced_forward{}, priced_backward{};  ///< From the prices of the host, with a `backward_share` of 1.
 };
 
-/// The runs of `records`, lines of megatron_steps.py --calls of all of their ranks, priced by `hardware`. Throws
-/// std::runtime_error: a model that is not known here, fewer than two layers; nlohmann's exceptions: a call is missing.
+/// Host layers of the runs in `records` (lines of megatron_steps.py --calls, of all ranks), priced on `hardware`.
+/// Throws std::runtime_error for an unknown model or fewer than two layers, and nlohmann's exceptions for a missing
+/// call.
 [[nodiscard]] std::vector<HostLayer> host_layers(const std::vector<nlohmann::ordered_json>& records,
                                                  const costmodel::Hardware& hardware);
 
-/// Of every run (backward / priced backward) / (forward / priced forward), which no host's speed changes; their median.
+/// Median over runs of (backward / priced backward) / (forward / priced forward). Independent of the host's speed.
 struct BackwardShare {
   double value = 1.0;
-  double speed = 1.0;                ///< Forward over its price: of the host of these runs, the median.
-  FitError training{}, validated{};  ///< Of backward, predicted from forward: by all runs, and by the others.
+  double speed = 1.0;  ///< Median of measured over priced forward: the speed of the host of these runs.
+  FitError training{},
+      validated{};  ///< Errors of backward as predicted from forward, with the share of all runs and of the other runs.
 };
-/// Requires layers.
+/// Requires at least one layer.
 [[nodiscard]] BackwardShare fit_backward_share(const std::vector<HostLayer>& layers);
 
 }  // namespace foldwise::hwprofiles

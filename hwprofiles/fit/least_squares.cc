@@ -11,7 +11,7 @@ namespace {
 
 constexpr int kIterations = 60;
 constexpr double kDerivativeStep = 1e-5;
-/// Below this a residual is noise: the bend of the loss does not shrink with a perfect fit.
+/// Smaller residuals are noise. Keeps the bend of the loss positive for a perfect fit.
 constexpr double kLeastBend = 1e-3;
 
 /// 1.5 times the median absolute residual.

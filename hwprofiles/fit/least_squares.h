@@ -4,13 +4,13 @@
 
 namespace foldwise::hwprofiles {
 
-/// Values between `low` and `high` that minimise the sum of Huber losses of `residuals(values)`: Levenberg-Marquardt
-/// with weights that lower the pull of residuals beyond 1.5 times their median, and numeric derivatives. Deterministic.
-/// Requires low <= start <= high.
+/// Minimises the sum of Huber losses of `residuals(values)` for values between `low` and `high`: Levenberg-Marquardt
+/// with numeric derivatives, and smaller weights for residuals beyond 1.5 times the median. Deterministic. Requires low
+/// <= start <= high.
 [[nodiscard]] Eigen::VectorXd robust_least_squares(
     const std::function<Eigen::VectorXd(const Eigen::VectorXd&)>& residuals, Eigen::VectorXd start,
     const Eigen::VectorXd& low, const Eigen::VectorXd& high);
-/// The loss that it minimises: r^2 / 2 up to `bend`, then linear.
+/// The minimised loss: r^2 / 2 up to `bend`, then linear.
 [[nodiscard]] double huber_loss(const Eigen::VectorXd& residuals, double bend);
 
 }  // namespace foldwise::hwprofiles

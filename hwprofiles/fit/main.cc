@@ -1,6 +1,6 @@
 // foldwise-fit: fits the efficiency curves of the built-in profiles to the kernel measurements in
-// hwprofiles/data/kernels and our own in hwprofiles/data/records, derives what nobody measured, and prints how well the
-// curves fit; with --write it puts the numbers into the profiles. docs/measuring.md explains what is fitted from what.
+// hwprofiles/data/kernels and our own in hwprofiles/data/records, derives unmeasured numbers, and prints the errors of
+// the curves. --write stores the numbers in the profiles. docs/measuring.md explains the data behind each fit.
 #include <fmt/core.h>
 
 #include <CLI/CLI.hpp>

@@ -1,4 +1,4 @@
-// Collectives of nccl-tests, and the fused exchanges and all-to-alls that others published.
+// Collectives from nccl-tests, and published fused exchanges and all-to-alls.
 #include <fmt/core.h>
 
 #include <algorithm>
@@ -39,10 +39,10 @@ double relative_error(Seconds predicted, Seconds measured) {
   return std::abs(predicted.to<double>() - measured.to<double>()) / measured.to<double>();
 }
 
-/// Prints the errors of every published table that the fit of a network was held against.
+/// Prints the errors of every published table that a network's fit is compared with.
 void print_tables(const ProfileFit& fit, const costmodel::Network& network,
                   const std::vector<PublishedExchange>& exchanges) {
-  std::map<std::string, std::pair<std::vector<double>, std::vector<double>>> errors;  // Fitted to, held out.
+  std::map<std::string, std::pair<std::vector<double>, std::vector<double>>> errors;  // First fitted, then held out.
   for (const PublishedExchange& exchange : exchanges) {
     auto& [training, held_out] = errors[exchange.table];
     (exchange.sample.held_out ? held_out : training)
@@ -54,8 +54,8 @@ void print_tables(const ProfileFit& fit, const costmodel::Network& network,
 
 }  // namespace
 
-/// Collectives inside an NVLink domain, by aiconfigurator's nccl-tests. The switch reduces where the profile says from
-/// how many GPUs on. {"curves": "collectives", "gpu": as aiconfigurator_kernels.json calls it}
+/// Collectives inside an NVLink domain, from aiconfigurator's nccl-tests. The profile states from how many GPUs on the
+/// switch reduces. {"curves": "collectives", "gpu": as in aiconfigurator_kernels.json}
 void fit_nccl(Fitting& fitting, ProfileFit& fit, ObjectReader& entry) {
   const auto& data =
       fitting.measurements("aiconfigurator_kernels.json").at("nccl").at("data").at(entry.required_string("gpu"));
@@ -113,7 +113,7 @@ void fit_exchanges(Fitting& fitting, ProfileFit& fit, ObjectReader& entry) {
                     .date = {},
                     .note = {}};
   };
-  std::map<std::string, double> shares;  // NVLink's rate over this profile's, by the tables' names.
+  std::map<std::string, double> shares;  // NVLink rate relative to this profile's, by the names in the tables.
   std::string where;
   if (auto systems = entry.object("systems")) {
     for (const std::string& name : systems->keys()) {
@@ -167,8 +167,8 @@ void fit_exchanges(Fitting& fitting, ProfileFit& fit, ObjectReader& entry) {
   }
 }
 
-/// All-to-all between nodes: Megatron Core's report, fitted to its dispatch rows, its combine rows held out.
-/// {"curves": "nic_all_to_all", "system": as published_kernels.json calls it}
+/// All-to-all between nodes, from Megatron Core's report: fitted to its dispatch rows, with its combine rows held out.
+/// {"curves": "nic_all_to_all", "system": as in published_kernels.json}
 void fit_nic_all_to_all(Fitting& fitting, ProfileFit& fit, ObjectReader& entry) {
   costmodel::Network network = fit.profile.hardware.network;
   const std::string system = entry.required_string("system");

@@ -12,7 +12,7 @@ namespace {
 
 constexpr int kPanel = 260, kMargin = 48, kPanelsPerRow = 4;
 
-/// Ends of a logarithmic axis, at powers of ten.
+/// Ends of a logarithmic axis, as exponents of ten.
 std::pair<int, int> decades(const FittedCurve& curve) {
   double low = 1e300, high = 0.0;
   for (const FittedPoint& point : curve.points) {

@@ -6,7 +6,7 @@
 
 namespace foldwise::hwprofiles {
 
-/// Measured against predicted time of the settings that a fit left out, a panel a curve: an SVG image.
+/// An SVG image of measured and predicted time of the left-out settings, one panel per curve.
 [[nodiscard]] std::string plot(const std::vector<FittedCurve>& curves, const std::string& title);
 
 }  // namespace foldwise::hwprofiles

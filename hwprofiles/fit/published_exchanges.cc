@@ -36,7 +36,8 @@ class Reader {
  public:
   explicit Reader(const Json& published) : published_(published) {}
 
-  // Benchmarks print bytes over time: bytes to ranks inside a domain, to domains between them, the sender's included.
+  // Benchmarks print bytes over time. Inside a domain they count bytes to ranks; between domains, bytes to domains,
+  // including the sender's.
   void rates(const std::string& id, const std::string& system, const ExchangeSample& common, const Routing& routing,
              double tokens, const Json& row) {
     const auto one = [&](const char* key, CollectiveKind kind, double row_bytes) {
@@ -54,11 +55,10 @@ class Reader {
     one("combine_gbs", CollectiveKind::kCombine, kBf16Row);
   }
 
-  // HybridEP's own benchmark: eight experts a rank, no groups.
+  // HybridEP's own benchmark: eight experts per rank, no groups.
   void hybrid_ep_benchmark(const std::string& id, Dispatcher dispatcher, std::int64_t ranks_per_domain) {
     for (const Json& row : table(published_, id).at("rows")) {
-      // HybridEP's kernels alone: copies into its buffers and its set-up are ops of their own. DeepEP has no such
-      // figure.
+      // HybridEP's kernels alone: copies into its buffers and its set-up are separate ops. DeepEP has no such figure.
       const bool kernels = row.value("measured", "") == "Only Kernel Time";
       if (row.contains("implementation") && kernels != (row.at("implementation") == "HybridEP")) continue;
       const std::int64_t ranks = row.value("ranks", std::int64_t{8});
@@ -81,8 +81,8 @@ class Reader {
       const std::int64_t ranks = row.at("ep"), nodes = ranks / 8;
       ExchangeSample common;
       common.group = {.ranks = ranks, .ranks_per_domain = 8};
-      common.sms = 24;  // DeepEP's default then. Source: its README, "24 SMs".
-      // Its benchmark lets a token go to at most four nodes.
+      common.sms = 24;  // DeepEP's default at that time. Source: its README, "24 SMs".
+      // Its benchmark sends a token to at most four nodes.
       rates(id, system_of(id), common,
             {.experts = 256, .topk = kTopk, .groups = nodes, .group_topk = std::min<std::int64_t>(4, nodes)}, kTokens,
             row);
@@ -102,7 +102,7 @@ class Reader {
     }
   }
 
-  // DeepSeek-V3's router: four of eight groups.
+  // DeepSeek-V3's router selects four of eight groups.
   void megatron_report() {
     const std::string id = "mcore-report-ep-latency";
     for (const Json& row : table(published_, id).at("rows")) {
@@ -129,7 +129,8 @@ class Reader {
 
   void add(const std::string& id, const std::string& system, ExchangeSample sample) {
     const std::size_t i = list_.size();
-    sample.held_out = sample.held_out || (i / 2 + i) % 2 == 1;  // In turn, so that each column of a table is in both.
+    sample.held_out =
+        sample.held_out || (i / 2 + i) % 2 == 1;  // Alternates so that each column of a table is in both parts.
     list_.push_back({.table = id, .system = system, .sample = sample});
   }
 

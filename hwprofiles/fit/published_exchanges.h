@@ -5,20 +5,20 @@
 
 #include "hwprofiles/fit/collective_fit.h"
 
-// Expert exchanges that others have measured: hwprofiles/data/kernels/published_kernels.json as samples.
+// Published measurements of expert exchanges (hwprofiles/data/kernels/published_kernels.json) as samples.
 namespace foldwise::hwprofiles {
 
 struct PublishedExchange {
-  std::string table;   ///< Its id in the file.
-  std::string system;  ///< As the file calls it: "h100", "gb200-nvl72"; of DeepEP V2 the architecture, "SM90".
+  std::string table;   ///< Id in the file.
+  std::string system;  ///< Name in the file: "h100", "gb200-nvl72"; for DeepEP V2 the architecture, "SM90".
   ExchangeSample sample;
 };
 
-/// Fused dispatch and combine of DeepEP, HybridEP (its kernels without set-up) and Megatron Core's report.
-/// Every second sample of a table is held out of fits; DeepEP V2, another library under the same name, wholly.
+/// Fused dispatch and combine of DeepEP, HybridEP (its kernels without set-up) and Megatron Core's report. Every second
+/// sample of a table is held out, and all of DeepEP V2, a different library under the same name.
 [[nodiscard]] std::vector<PublishedExchange> published_exchanges(const nlohmann::ordered_json& published);
 
-/// A plain all-to-all of a dispatch or combine in Megatron Core's report.
+/// A plain all-to-all for dispatch or combine in Megatron Core's report.
 struct PublishedAllToAll {
   std::string system;
   bool combine = false;

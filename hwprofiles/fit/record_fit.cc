@@ -34,7 +34,7 @@ Samples chosen(const Samples& records, const std::function<bool(const Measuremen
   return result;
 }
 
-/// The curve holds where its GEMMs or its grouped GEMMs were measured.
+/// Extends the curve's range to the GEMMs and grouped GEMMs that were measured.
 void widen_gemm_range(std::vector<FittedCurve>& fits, const std::string& format) {
   const auto named = [&](const std::string& name) {
     return std::find_if(fits.begin(), fits.end(), [&](const FittedCurve& fit) { return fit.name == name; });
@@ -47,7 +47,7 @@ void widen_gemm_range(std::vector<FittedCurve>& fits, const std::string& format)
   }
 }
 
-/// One way by its op; both ways at once, `bytes` each, by the slower way.
+/// One direction is predicted by its op; both at once, `bytes` each, by the slower direction.
 CurveSamples host_copies(const Samples& records) {
   CurveSamples curve{.name = "host copies", .pointer = "", .parameters = {}, .samples = {}};
   constexpr std::int64_t kLatencyCounts = 1 << 20;
@@ -75,7 +75,7 @@ CurveSamples host_copies(const Samples& records) {
   return curve;
 }
 
-/// A number of small kernels, launched one by one or as one graph, and one synchronisation.
+/// Many small kernels, launched one by one or as one graph, then one synchronisation.
 CurveSamples launches(const Samples& records, const std::string& mode, const std::string& pointer,
                       Seconds costmodel::HostSpec::*each) {
   CurveSamples curve{.name = "launch " + mode,
@@ -92,8 +92,8 @@ CurveSamples launches(const Samples& records, const std::string& mode, const std
   return curve;
 }
 
-/// Compute kernels back to back beside collectives back to back, the time of one of either:
-/// benchmarks/accuracy/journal.md#contention.
+/// Time of one kernel when compute kernels run back to back beside collectives back to back:
+/// benchmarks/accuracy/journal.md#contention. `of_collective`: the collective's time, else the compute kernel's.
 Seconds time_beside(const Hardware& hw, bool gemm, bool of_collective, Seconds compute, Seconds collective,
                     double most_sms) {
   const costmodel::SharedRates& rates = gemm ? hw.contention.gemm : hw.contention.memory;
@@ -104,7 +104,7 @@ Seconds time_beside(const Hardware& hw, bool gemm, bool of_collective, Seconds c
   return compute / (1.0 - lost * (busy / period).to<double>());
 }
 
-/// Overlap records: what was measured beside the other, by what each took alone.
+/// Overlap records: time of each beside the other, predicted from the time of each alone.
 CurveSamples contention(const Samples& records) {
   CurveSamples curve{.name = "contention",
                      .pointer = "/contention",
@@ -143,7 +143,7 @@ CurveSamples contention(const Samples& records) {
   return curve;
 }
 
-/// Collectives between NVLink domains, of these kinds.
+/// Collectives of these kinds between NVLink domains.
 Samples between_domains(const Samples& records, const std::vector<std::string>& kinds) {
   return chosen(records, [&](const Measurement& record) {
     return record.kernel == "collective" && record.shape.contains("ranks_per_domain") &&
@@ -151,7 +151,7 @@ Samples between_domains(const Samples& records, const std::vector<std::string>& 
   });
 }
 
-/// Settings of a kind of collective that tell all of its numbers: two protocols of three, and own_share.
+/// Fewest settings of a collective that determine all of its numbers: two of three protocols, and own_share.
 constexpr std::size_t kFewestOfAll = 12;
 
 Samples inside_domain(const Samples& records, const std::string& name) {
@@ -160,14 +160,14 @@ Samples inside_domain(const Samples& records, const std::string& name) {
   });
 }
 
-/// Adds a number of the profile to those of a curve.
+/// Adds a number of the profile to the fitted numbers of a curve.
 void put(FittedCurve& fit, const std::string& pointer, const char* unit, double value) {
   fit.parameters.push_back({pointer, unit});
   fit.values.push_back(value);
 }
 
-/// What fewer than all settings tell of a kind of collective: the bandwidth of messages from 1 MiB on, and their base
-/// where some are short. The other protocols keep the base profile's ratios to the one that takes such messages.
+/// Fits a collective with too few settings for all numbers: the bandwidth of messages of at least 1 MiB, and their base
+/// if some are short. Other protocols keep the base profile's ratios to the one that takes such messages.
 std::optional<FittedCurve> fit_few_collectives(Hardware& hw, const nlohmann::json& profile, const std::string& name,
                                                costmodel::CollectiveKind kind, const Samples& records,
                                                std::uint64_t seed) {
@@ -183,7 +183,7 @@ std::optional<FittedCurve> fit_few_collectives(Hardware& hw, const nlohmann::jso
     shortest = std::min(shortest, record.shape.at("bytes"));
     most_ranks = std::max(most_ranks, record.shape.at("ranks"));
   }
-  constexpr std::int64_t kShort = std::int64_t{16} << 20;  // Takes some tens of microseconds, as its base does.
+  constexpr std::int64_t kShort = std::int64_t{16} << 20;  // Takes tens of microseconds, as much as the base.
   const bool tells_base = shortest <= kShort;
   const CollectiveCurve before = hw.network.nvlink.at(at_kind);
   const bool in_switch = before.in_switch_ranks > 0 && before.in_switch_ranks <= most_ranks;
@@ -215,7 +215,7 @@ std::optional<FittedCurve> fit_few_collectives(Hardware& hw, const nlohmann::jso
   FittedCurve fitted = fit_curve(hw, profile, curve, seed);
   const CollectiveCurve now = hw.network.nvlink.at(at_kind) = in_proportion(hw);
   const auto protocol = [&](const std::string& pointer, const costmodel::ProtocolCurve& p) {
-    if (pointer == at) return;  // The fit's own.
+    if (pointer == at) return;  // Number of the fit itself.
     put(fitted, pointer + "/bandwidth", "GB/s", p.bandwidth.to<double>() / 1e9);
     if (tells_base) put(fitted, pointer + "/base", "us", p.base.to<double>() * 1e6);
   };
@@ -226,7 +226,8 @@ std::optional<FittedCurve> fit_few_collectives(Hardware& hw, const nlohmann::jso
   return fitted;
 }
 
-/// One kind of collective inside an NVLink domain: messages from 1 MiB on, with the parameters, and the smaller ones.
+/// Fits one kind of collective inside an NVLink domain: one curve, with the parameters, for messages of at least 1 MiB,
+/// and one for smaller ones.
 std::vector<FittedCurve> fit_collectives(Hardware& hw, const std::string& name, costmodel::CollectiveKind kind,
                                          const Samples& records) {
   const std::string at = "/network/nvlink/" + name;

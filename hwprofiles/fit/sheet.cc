@@ -10,7 +10,7 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-/// The value at `pointer`; what is missing on the way becomes objects ("/attention/128" is a key, not an index).
+/// The value at `pointer`. Creates missing objects on the way ("/attention/128" is a key, not an index).
 Json& place(Json& root, const std::string& pointer) {
   Json* node = &root;
   for (std::size_t at = 0; at < pointer.size();) {

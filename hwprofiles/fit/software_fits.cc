@@ -1,5 +1,5 @@
-// Kernels that only training software's Python reaches: timed alone (kernels/torch/software_kernels.py) and in steps of
-// Megatron-Core (kernels/torch/megatron_steps.py --kernels). What an element is:
+// Kernels that only the Python of training software launches, timed alone (kernels/torch/software_kernels.py) and in
+// steps of Megatron-Core (kernels/torch/megatron_steps.py --kernels). Definition of an element:
 // benchmarks/accuracy/journal.md#software.
 #include <fmt/core.h>
 
@@ -25,16 +25,16 @@ using config::ObjectReader;
 using costmodel::MemoryOp;
 using Json = nlohmann::ordered_json;
 
-/// One call.
+/// A single call.
 struct Sample {
   double seconds = 0.0, elements = 0.0, groups = 1.0;
 };
 using Samples = std::map<std::string, std::vector<Sample>>;  ///< By curve.
 
-/// Which records make which curves.
+/// Selects the records of each curve.
 struct Benchmark {
-  std::string_view what, kind, forward, backward;  ///< Curves; empty: none.
-  std::string_view only;                           ///< Kernels with this in their name; empty: all.
+  std::string_view what, kind, forward, backward;  ///< Names of curves; empty: none.
+  std::string_view only;                           ///< Part of the names of kernels to use; empty: all.
 };
 constexpr std::array<Benchmark, 15> kBenchmarks{
     {{"cross_entropy", "unfused", "unfused_cross_entropy_forward", "unfused_cross_entropy_backward", ""},
@@ -56,7 +56,7 @@ constexpr std::array<Benchmark, 15> kBenchmarks{
 
 double number(const Json& record, const char* key) { return record.value(key, 1.0); }
 
-/// Elements of a record of software_kernels.py: the factors that its kernel has.
+/// Elements of a record of software_kernels.py: product of its kernel's sizes.
 double elements_of(const Json& record, std::string_view curve) {
   const auto product = [&](std::initializer_list<const char*> keys) {
     double result = 1.0;
@@ -74,7 +74,7 @@ double elements_of(const Json& record, std::string_view curve) {
   return tokens * product({"vocab", "width", "topk", "streams", "windows"});
 }
 
-/// Summed times, in the records' unit, of the kernels that have `part` in their name: {name: [count, time]}.
+/// Total time, in the records' unit, of kernels with `part` in their name: {name: [count, time]}.
 double time_of(const Json& kernels, std::string_view part) {
   double sum = 0.0;
   for (const auto& [name, count_and_time] : kernels.items())
@@ -106,7 +106,7 @@ void add_benchmarks(const std::vector<Json>& records, Samples& samples) {
   }
 }
 
-/// Kernels of a whole step: only their names tell them apart.
+/// Adds kernels of a complete step, which are identified by their names.
 void add_steps(const std::vector<Json>& records, const costmodel::Hardware& hw, Samples& samples) {
   for (const Json& record : records) {
     const Json& run = record.at("run");
@@ -120,11 +120,11 @@ void add_steps(const std::vector<Json>& records, const costmodel::Hardware& hw, 
     const auto add = [&](const char* curve, double seconds, double elements, double groups) {
       if (seconds > 0.0) samples[curve].push_back({seconds, elements, groups});
     };
-    // Of the kernel that has all weights' rows: input of the activation and gradient of its output.
+    // The kernel runs over the rows of all experts: input of the activation, and gradient of its output.
     add("probability_gradient", call("triton_red_fused__to_copy"), rows * 3.0 * ffn, 1.0);
     if (run.at("model") != "gpt-oss") continue;
     add("bias_gradient", call("globalKernelBgradAB"), rows * 2.0 * ffn, experts);
-    // Beside the row dot that every model has.
+    // In addition to the row dot that every model has.
     const double query_rows = tokens * static_cast<double>(attention.heads);
     const Seconds dot =
         memory_time(hw, MemoryOp::kStridedCopy, Bytes{4.0 * query_rows * static_cast<double>(attention.head_dim)});
@@ -132,8 +132,8 @@ void add_steps(const std::vector<Json>& records, const costmodel::Hardware& hw, 
   }
 }
 
-/// Relative least squares of launch + groups per_group + elements per_element, none of them negative. A term needs
-/// samples that differ in it.
+/// Relative least squares of launch + groups per_group + elements per_element with nonnegative coefficients. A term is
+/// fitted only if the samples differ in it.
 struct Linear {
   double per_element = 0.0, per_group = 0.0, launch = 0.0;
   [[nodiscard]] double at(const Sample& s) const { return launch + s.groups * per_group + s.elements * per_element; }

@@ -1,5 +1,5 @@
 // Memory-bound kernels of training software in steps of Megatron-Core on one GPU (kernels/torch/megatron_steps.py
-// --kernels). Only their names tell them apart; what they move follows from the run:
+// --kernels). They are identified by name; their bytes follow from the run:
 // benchmarks/accuracy/journal.md#memory-bound.
 #include <fmt/core.h>
 
@@ -24,13 +24,13 @@ using costmodel::GqaSpec;
 using costmodel::ModelSpec;
 using Json = nlohmann::ordered_json;
 
-/// The calls of one kernel in one step: `seconds` and `bytes` of all of them.
+/// All calls of a kernel in one step: total seconds and bytes.
 struct Sample {
   double seconds = 0.0, calls = 0.0, bytes = 0.0;
 };
 using Samples = std::map<std::string, std::vector<Sample>>;  ///< By memory op.
 
-/// Counts and times of the kernels that have `part` in their name, without their bytes.
+/// Count and time of the kernels with `part` in their name; bytes are not set.
 Sample kernels(const Json& record, std::string_view part) {
   Sample sum;
   for (const auto& [name, count_and_ms] : record.at("kernels").items()) {
@@ -42,9 +42,10 @@ Sample kernels(const Json& record, std::string_view part) {
 }
 
 struct Sizes {
-  double hidden, attention, experts, router, vocabulary;  ///< Parameters: of a layer; of one vocabulary matrix.
-  double tokens, rows;                                    ///< Of a micro-batch; of the experts' inputs.
-  double query_and_key;                                   ///< Values of a token.
+  double hidden, attention, experts, router,
+      vocabulary;        ///< Parameters per layer; `vocabulary`: of one vocabulary matrix.
+  double tokens, rows;   ///< Of a micro-batch; `rows`: inputs of its experts.
+  double query_and_key;  ///< Elements per token.
   double ffn, layers;
   [[nodiscard]] double parameters() const { return layers * (attention + experts + router) + 2.0 * vocabulary; }
 };
@@ -75,38 +76,38 @@ void add_step(const Json& record, Samples& samples) {
              qk_norms = std::get<GqaSpec>(model.mixers.front()).qk_layernorm;
   const auto add = [&](const char* op, Sample sample, double bytes) {
     sample.bytes = bytes;
-    if (sample.seconds > 1e-3) samples[op].push_back(sample);  // Less says more of launches than of bytes.
+    if (sample.seconds > 1e-3) samples[op].push_back(sample);  // Shorter times depend on launches more than on bytes.
   };
-  const auto each = [&](const char* op, const char* part, double bytes) {  // `bytes` of a call.
+  const auto each = [&](const char* op, const char* part, double bytes) {  // `bytes` per call.
     const Sample sample = kernels(record, part);
     add(op, sample, sample.calls * bytes);
   };
   const double parameters = of.parameters();
-  add("fill", kernels(record, "FillFunctor<float>"), 4.0 * parameters);  // fp32 gradients to zero.
-  // Adam: fp32 gradient, parameter and two states read, the last three written; the parameter's copy is another kernel.
+  add("fill", kernels(record, "FillFunctor<float>"), 4.0 * parameters);  // Zeroes the fp32 gradients.
+  // Adam reads the fp32 gradient, parameter and two states, and writes the last three. Another kernel copies the
+  // parameter.
   add("optimizer", kernels(record, "multi_tensor_adam"), 28.0 * parameters);
-  // Gradients that no product accumulates: read in fp32 and BF16, written in fp32. GPT-OSS also has biases.
+  // Gradients that no GEMM accumulates are read in fp32 and BF16 and written in fp32. GPT-OSS has biases, too.
   if (plain) {
     const double accumulated = te ? of.vocabulary + of.layers * of.router : parameters;
     add("reduce", kernels(record, "CUDAFunctor_add<float>"), 10.0 * run.at("mb").get<double>() * accumulated);
   }
   if (!te) return;
-  // Norms of the hidden size; where a model has norms of queries and keys, "general" kernels are theirs, queries and
-  // keys in turn. The sum of gamma's gradients over blocks ("finalize") is another kernel.
+  // Norms of the hidden size. In models with norms of queries and keys, "general" kernels are those, alternating
+  // between queries and keys. Another kernel ("finalize") sums gamma's gradients over blocks.
   const double hidden_norm = 2.0 * of.tokens * of.hidden, qk_norm = of.tokens * of.query_and_key;
   each("norm_forward", "rmsnorm_fwd_tuned", 2.0 * hidden_norm);
   each("norm_backward", "rmsnorm_bwd_tuned", 3.0 * hidden_norm);
   each("norm_forward", "rmsnorm_fwd_general", 2.0 * (qk_norms ? qk_norm : hidden_norm));
   each("norm_backward", "rmsnorm_bwd_general", 3.0 * (qk_norms ? qk_norm : hidden_norm));
-  each("rope", "fused_rope_", 2.0 * of.tokens * of.query_and_key);             // Of queries and keys in turn.
-  each("permute", "permute_kernel", 2.0 * of.hidden * (of.tokens + of.rows));  // And _unpermute_kernel.
+  each("rope", "fused_rope_", 2.0 * of.tokens * of.query_and_key);             // Alternates between queries and keys.
+  each("permute", "permute_kernel", 2.0 * of.hidden * (of.tokens + of.rows));  // Includes _unpermute_kernel.
   each("activation_forward", "triton_poi_fused__to_copy_mul_silu_split", 2.0 * 3.0 * of.rows * of.ffn);
   each("activation_backward", "triton_poi_fused__to_copy_add_cat_mul_rsub_sigmoid_silu_split",
        2.0 * 5.0 * of.rows * of.ffn);
 }
 
-/// The router's products in FP32, by how cuBLAS calls them: operands are transposed or not (t, n), and `largek` splits
-/// their depth.
+/// Names of cuBLAS kernels for the router's FP32 GEMMs: operands transposed or not (t, n); `largek` kernels split k.
 struct RouterProduct {
   const char* phase;
   std::array<const char*, 3> names;
@@ -116,7 +117,7 @@ constexpr std::array<RouterProduct, 3> kRouterProducts{
      {"dgrad", {"f32f32_f32f32_f32_nn", "_nn_align1", "lds64<false, false"}},
      {"wgrad", {"f32f32_f32f32_f32_nt", "_nt_align1", "lds64<false, true"}}}};
 
-/// One call of each phase's product, where the record has a kernel that can be it: no faster than memory.
+/// One call of each phase's GEMM, if the record has a kernel that is not faster than memory allows.
 void add_router_products(const Json& record, double bandwidth, std::vector<Measurement>& samples) {
   const Json& run = record.at("run");
   const ModelSpec model = step_model(run);
@@ -124,7 +125,7 @@ void add_router_products(const Json& record, double bandwidth, std::vector<Measu
                      hidden = model.hidden_size, experts = model.moe.experts;
   const double bytes = 4.0 * static_cast<double>(tokens * hidden + hidden * experts + tokens * experts);
   const std::array<std::array<std::int64_t, 3>, 3> sizes{
-      {{tokens, experts, hidden}, {tokens, hidden, experts}, {experts, hidden, tokens}}};  // m, n, k of the three
+      {{tokens, experts, hidden}, {tokens, hidden, experts}, {experts, hidden, tokens}}};  // m, n, k of each
   for (std::size_t i = 0; i < sizes.size(); ++i)
     for (const char* name : kRouterProducts.at(i).names) {
       const Sample sum = kernels(record, name);
@@ -188,7 +189,7 @@ void fit_step_shares(Fitting& fitting, ProfileFit& profile, ObjectReader& entry)
     });
     const Origin origin{"fitted", "one_gpu_steps", "foldwise-fit: " + errors_text(errors, left_out), "2026-11"};
     profile.sheet.put("/memory/" + op + "/step_share", share, "1", origin);
-    // Zeroing is the fastest that any kernel of these steps is.
+    // Zeroing is the fastest kernel of these steps.
     if (op == "fill") profile.sheet.put("/hbm/ceiling", share, "1", origin);
     print_row(profile.name, "step " + op, errors, left_out, fmt::format("step_share {:.4g}", share));
   }

@@ -12,7 +12,7 @@ namespace foldwise::hwprofiles {
 namespace {
 
 struct StepLayer {
-  std::string_view name;  ///< A key of MODELS in megatron_steps.py.
+  std::string_view name;  ///< Key of MODELS in megatron_steps.py.
   std::int64_t hidden, heads, query_groups, head_dim, ffn, topk, vocab;
   bool qk_layernorm;
 };

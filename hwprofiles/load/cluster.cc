@@ -22,7 +22,7 @@ using config::Location;
 using nlohmann::json;
 using nlohmann::literals::operator""_json_pointer;
 
-constexpr const char* kOwn = "own";  // Key of the source of what such a file says.
+constexpr const char* kOwn = "own";  // Source key of numbers that the file states.
 constexpr std::int64_t kMostGpus = 4096;
 
 const std::vector<std::pair<std::string, std::string>> fabrics{
@@ -58,7 +58,7 @@ class Cluster {
     const json::json_pointer at(pointer);
     return tree_.contains(at) ? tree_.at(at) : base_.at(at);
   }
-  /// A profile has the bandwidth of a GPU: its share of the NICs of a node.
+  /// Sets the NIC bandwidth per GPU: the GPU's share of its node's NICs.
   void share_nics() {
     const auto nics = in_.integer("nics", 1, kMostGpus);
     const auto gpus = number("/network/ranks_per_domain").at("value").get<std::int64_t>();

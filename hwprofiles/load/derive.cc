@@ -17,13 +17,13 @@ using config::nearest_hint;
 using config::ObjectReader;
 using nlohmann::json;
 
-/// A path into a profile, none of whose keys needs an escape.
+/// Whether it is a path into a profile. Keys of profiles need no escapes.
 bool is_pointer(const json& value) {
   return value.is_string() && value.get_ref<const std::string&>().starts_with("/") &&
          value.get_ref<const std::string&>().find('~') == std::string::npos;
 }
 
-/// A pattern or a list of patterns, expanded.
+/// Expands a pattern or a list of patterns.
 std::vector<std::string> pointers(ObjectReader& reader, const char* key) {
   std::vector<std::string> list;
   const json* raw = reader.raw(key);
@@ -71,7 +71,7 @@ const Rule* read_rule(ObjectReader& reader) {
   return nullptr;
 }
 
-/// "h200", "/gemm/bf16/launch", "/gemm/fp8/per_group of h200".
+/// Where a rule reads: "h200", "/gemm/bf16/launch", "/gemm/fp8/per_group of h200".
 std::string place_of(const Derivation& rule) {
   if (rule.from.empty()) return rule.of;
   return rule.of == rule.field ? rule.from : rule.of + " of " + rule.from;
@@ -156,12 +156,13 @@ std::vector<Derivation> read_derivations(const Document& document, const json& m
     }
   }
 
-  // An attention row or a peak may be all derived: the fields are those of the profile with every derived number.
+  // An attention row or a peak may be derived completely, so the fields are those of the profile with all derived
+  // numbers.
   json complete = merged;
   for (const Derivation& derivation : list)
     if (!has(complete, derivation.field))
       if (json* const number = place(complete, derivation.field)) *number = {{"value", 0.0}};
-  std::map<std::string, bool> known;  // Whether it is a share.
+  std::map<std::string, bool> known;  // By pointer: whether the field is a share.
   std::vector<std::string> names;
   for (const Field& field : fields(complete)) {
     known.emplace(field.pointer, field.range == Range::kShare);

@@ -4,31 +4,31 @@
 #include <string_view>
 #include <vector>
 
-// How a number that nobody has measured on one GPU follows from another number: pure functions, each with a name that
-// the "derive" block of a profile uses. docs/measuring.md#derived lists them.
+// Rules that compute an unmeasured number of one GPU from another number. They are pure functions; the "derive" block
+// of a profile refers to them by name. docs/measuring.md#derived lists them.
 namespace foldwise::hwprofiles {
 
-/// A number as a profile writes it; `source` is a key of the profile's /sources.
+/// A number in a profile. `source`: key of the profile's /sources.
 struct Quantity {
   double value = 0.0;
   std::string unit, kind, source, date, note;
 };
 
-/// a / b; units may differ in size ("GB/s", "Gb/s") but not in what they measure.
+/// a / b. Units may differ in size ("GB/s", "Gb/s"), but not in dimension.
 [[nodiscard]] double ratio(const Quantity& a, const Quantity& b);
 
 struct RuleInput {
-  Quantity of;          ///< The number that is carried over, in the profile `there` reads.
-  double factor = 1.0;  ///< What "by" says: this GPU's number over the other's, or a ratio that is given.
+  Quantity of;          ///< The original number, in the profile that `there` reads.
+  double factor = 1.0;  ///< From "by": this GPU's number divided by the other's, or a given ratio.
   Quantity to;          ///< This GPU's number at "to".
-  Quantity to_there;    ///< The other's.
-  /// Any other number, by JSON pointer, of this GPU and of the other.
+  Quantity to_there;    ///< The other GPU's number at "to".
+  /// Other numbers by JSON pointer: of this GPU, and of the other.
   std::function<Quantity(const std::string&)> own, there;
 };
 
 struct Rule {
   std::string_view name;
-  bool by, to;  ///< Keys that it needs beside "field", "from" and "of".
+  bool by, to;  ///< Whether it needs these keys in addition to "field", "from" and "of".
   double (*value)(const RuleInput&);
   std::string_view summary;
 };
@@ -36,23 +36,24 @@ struct Rule {
 /// Every rule: copy, scaled, inverse, proportion, below-ceiling, memory-share, element-time.
 [[nodiscard]] const std::vector<Rule>& rules();
 
-/// of: what shares, launches and latencies keep.
+/// of: for shares, launches and latencies that do not change.
 [[nodiscard]] double copy(const RuleInput& in);
-/// of * factor: rates grow with the rate `by`.
+/// of * factor: for rates that are proportional to the rate `by`.
 [[nodiscard]] double scaled(const RuleInput& in);
-/// of / factor: times, and shares of a peak where the absolute rate is the same, shrink with the rate `by`.
+/// of / factor: for times, and for shares of a peak with an unchanged absolute rate.
 [[nodiscard]] double inverse(const RuleInput& in);
-/// The smaller of `of` and /hbm/ceiling: shares of the HBM bandwidth where nothing says how SMs limit them.
+/// The smaller of `of` and /hbm/ceiling: for shares of the HBM bandwidth without data on the limit by SMs.
 [[nodiscard]] double below_ceiling(const RuleInput& in);
-/// to * of / to_there: the number stands to another of this GPU as it does on the other GPU.
+/// to * of / to_there: for numbers with the same ratio to another number on both GPUs.
 [[nodiscard]] double proportion(const RuleInput& in);
-/// Share of the HBM bandwidth that a memory-bound kernel reaches. A byte takes its time in HBM, 1 / ceiling of the
-/// bandwidth, and its time in the SMs, which the other GPU's share shows and which shrinks with the number of SMs:
+/// Share of the HBM bandwidth that a memory-bound kernel reaches. Each byte takes time in HBM, 1 / ceiling of the
+/// bandwidth, and in the SMs. The other GPU's share gives the time in its SMs, which is inversely proportional to their
+/// number:
 ///   1 / (1 / ceiling + max(0, 1 / of - 1 / ceiling there) * (hbm / hbm there) * (sms there / sms))
 /// with /hbm/ceiling, /hbm/bandwidth and /sms. Source: benchmarks/accuracy/journal.md#memory-bound.
 [[nodiscard]] double memory_share(const RuleInput& in);
-/// Time of an element of a software kernel: what its bytes, `to` there, take of the HBM bandwidth shrinks with the
-/// bandwidth, the rest with the number of SMs, as for memory_share.
+/// Time per element of a software kernel. The part for its bytes (`to` there) scales with the HBM bandwidth, the rest
+/// with the number of SMs, as in memory_share.
 [[nodiscard]] double element_time(const RuleInput& in);
 
 }  // namespace foldwise::hwprofiles

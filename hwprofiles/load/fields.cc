@@ -111,7 +111,7 @@ const std::vector<std::pair<std::string, CollectiveKind>> collective_names{
     {"combine", CollectiveKind::kCombine}};
 static_assert(costmodel::kMeasuredKinds == 7);
 
-/// By the names that Megatron gives them.
+/// Megatron's names.
 const std::vector<std::pair<std::string, Dispatcher>> flex_names{{"deepep", Dispatcher::kDeepEp},
                                                                  {"hybridep", Dispatcher::kHybridEp}};
 const std::vector<std::pair<std::string, Precision>> fp8_names{{"fp8-delayed", Precision::kFp8Delayed},
@@ -125,7 +125,7 @@ const std::vector<std::pair<std::string, GraphModule>> graph_names{{"attn", Grap
                                                                    {"moe_preprocess", GraphModule::kMoePreprocess},
                                                                    {"mamba", GraphModule::kMamba}};
 
-/// A field whose values are named in `table`; `set` gets them one by one.
+/// A field with the names in `table` as values. `set` is called for each of them.
 template <typename Value>
 NamesField names_field(std::string pointer, const std::vector<std::pair<std::string, Value>>& table, bool list,
                        bool required, void (*set)(Hardware&, Value)) {
@@ -224,8 +224,8 @@ std::vector<Field> fields(const json& merged) {
   add("/hbm/bandwidth", bandwidth_dimension, Range::kPositive, true,
       [](Hardware& hw, double v) { hw.hbm_bandwidth = Bandwidth{v}; });
 
-  // Only derivations read these (hwprofiles/load/derive.h): the share of the bandwidth that the fastest kernel reaches,
-  // and NVLink's datasheet rate, one way.
+  // Only derivations use these (hwprofiles/load/derive.h): the share of the bandwidth that the fastest kernel reaches,
+  // and NVLink's datasheet rate in one direction.
   const auto fact = [](Hardware&, double) {};
   add("/hbm/ceiling", ratio_dimension, Range::kShare, false, fact);
   add("/network/nvlink_bandwidth", bandwidth_dimension, Range::kPositive, false, fact);

@@ -10,59 +10,59 @@
 
 namespace foldwise::hwprofiles {
 
-/// Where a number of a profile comes from.
+/// Origin of a number of a profile.
 struct Provenance {
   std::string kind;    ///< "datasheet", "measured", "fitted" or "assumed".
   std::string source;  ///< Document, file or command.
-  std::string date;    ///< When it was read or measured; may be empty.
+  std::string date;    ///< Of reading or measuring; may be empty.
   std::string note;
 };
 
-/// How well a fitted curve explains what it was fitted to. Errors are medians of |predicted - measured| / measured.
+/// How well a curve fits its samples. Errors are medians of |predicted - measured| / measured.
 struct CurveFit {
   std::int64_t samples = 0;
   double training_error = 0.0;
-  double validated_error = 0.0;  ///< Of settings left out of the fit.
+  double validated_error = 0.0;  ///< On settings left out of the fit.
   /// Lowest and highest value of each property of the samples: "m", "n", "k", "bytes", "query_rows", ...
   std::map<std::string, std::pair<double, double>> range;
   bool operator==(const CurveFit&) const = default;
 };
 
-/// A system with the origin of each of its numbers, by JSON pointer ("/hbm/bandwidth").
+/// A system and the provenance of each of its numbers, by JSON pointer ("/hbm/bandwidth").
 struct Profile {
   costmodel::Hardware hardware;
   std::map<std::string, Provenance> provenance;
   std::map<std::string, CurveFit> fits;  ///< By the pointer of the curve: "/gemm/bf16".
-  nlohmann::json json;                   ///< Complete: base and changes merged, derived numbers among them.
+  nlohmann::json json;                   ///< Complete: merged with bases and changes, including derived numbers.
 };
 
 /// Names of the built-in systems, sorted: the stems of hwprofiles/data/systems/*.json.
 [[nodiscard]] std::vector<std::string> built_in_systems();
 
-/// The built-in system that the built-in system `name` changes a few numbers of; empty: none.
+/// The base of a built-in system, of which it changes some numbers; empty: none.
 [[nodiscard]] std::string base_of(const std::string& name);
 
-/// A part of the name that the driver gives the GPUs of the built-in system `name`; empty: it says none.
+/// Part of the driver's name for the GPUs of a built-in system; empty if the profile does not state it.
 [[nodiscard]] std::string device_of(const std::string& name);
-/// Built-in profile of a device by the name that it gives itself ("NVIDIA H200" -> "h200"); "" if none is known.
+/// Built-in profile for a device's name for itself ("NVIDIA H200" -> "h200"); "" if unknown.
 [[nodiscard]] std::string system_of_device(const std::string& device);
 
-/// The profile that `name` means in a file `beside` ("": at the prompt): a built-in name, whatever its case and
-/// punctuation, or words that only it has ("H100 80GB"); a relative path from that file's folder, where there is such a
-/// file; else the name as it is.
+/// The profile that `name` refers to in a file `beside` ("": on the command line): a built-in name in any case and
+/// punctuation, or words that match only one ("H100 80GB"); a path relative to that file's folder if it exists there;
+/// otherwise `name` unchanged.
 [[nodiscard]] std::string find_system(const std::string& name, const std::string& beside);
 
-/// `name` is a built-in name or the path of a profile: a JSON object that is complete, or starts from a built-in one
-/// ("base": "h100-sxm-80gb") and replaces some of its fields, or says in a few short keys what differs
-/// (load/cluster.h). Throws config::ConfigError (file, line, field).
+/// `name` is a built-in name or the path of a profile: a JSON object that is complete, or that replaces some fields of
+/// a built-in one ("base": "h100-sxm-80gb"), or that states the differences with a few short keys (load/cluster.h).
+/// Throws config::ConfigError (file, line, field).
 [[nodiscard]] Profile load_profile(const std::string& name);
-/// The same with some of its numbers changed: `changes` is an object of values by key, null or empty for none. A key is
-/// a pointer with dots ("hbm.capacity"), or the end of one that no other has ("nic_bandwidth"); a value is a text with
-/// its unit ("192 GiB"), or a number of what has but one unit. Numbers that the profile derives from them follow.
-/// Throws config::ConfigError of kChanges where one is no number of the profile, out of range, or changes nothing.
+/// As above, with some numbers changed. `changes`: an object of values by key; null or empty for none. A key is a
+/// pointer with dots ("hbm.capacity") or a unique end of one ("nic_bandwidth"). A value is a text with a unit ("192
+/// GiB"), or a number if the quantity has only one unit. Numbers that the profile derives from them change, too. Throws
+/// config::ConfigError for kChanges if a key is not a number of the profile, is out of range, or has no effect.
 [[nodiscard]] Profile load_profile(const std::string& name, const nlohmann::json& changes);
-inline constexpr const char* kChanges = "system_overrides";  ///< What messages and citations call them.
-/// The same of a text; `name` is what messages call it.
+inline constexpr const char* kChanges = "system_overrides";  ///< Their name in messages and citations.
+/// Parses a profile's text. `name`: its name in messages.
 [[nodiscard]] Profile parse_profile(const std::string& text, const std::string& name);
 
 /// Sets the number at `pointer` of a profile, given in base units (s, B/s, FLOP/s), in a Hardware with the attention
@@ -77,8 +77,8 @@ using QuantitySetter = std::function<void(costmodel::Hardware&, double)>;
 [[nodiscard]] const std::vector<std::pair<std::string, costmodel::CollectiveKind>>& collective_kind_names();
 [[nodiscard]] const std::vector<std::pair<std::string, costmodel::Dispatcher>>& flex_dispatcher_names();
 
-/// The profile's hardware with some quantities, by JSON pointer, multiplied. Throws std::invalid_argument for a pointer
-/// that the profile does not have.
+/// The profile's hardware with some quantities, by JSON pointer, multiplied by a factor. Throws std::invalid_argument
+/// for a pointer that the profile does not have.
 [[nodiscard]] costmodel::Hardware scaled(const Profile& profile, const std::map<std::string, double>& factors);
 
 }  // namespace foldwise::hwprofiles

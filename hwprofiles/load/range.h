@@ -8,18 +8,18 @@
 
 namespace foldwise::hwprofiles {
 
-/// Curve of a profile that gives the op its time ("/gemm/bf16", "/attention/128"), "" for ops without one.
+/// Curve of a profile that determines the op's time ("/gemm/bf16", "/attention/128"); "" for ops without a curve.
 [[nodiscard]] std::string curve_of(const costmodel::Op& op, const costmodel::Hardware& hw);
-/// What the time of the op depends on: {"m", "n", "k", "groups" if several}, {"bytes"}, ...
+/// Properties that the op's time depends on: {"m", "n", "k", "groups" if several}, {"bytes"}, ...
 [[nodiscard]] std::map<std::string, double> properties_of(const costmodel::Op& op);
 
-/// A property of an op beyond what its curve was fitted to.
+/// A property of an op that is outside the range that its curve was fitted on.
 struct OutOfRange {
   std::string curve, property;
   double value = 0.0, low = 0.0, high = 0.0;
   [[nodiscard]] std::string text() const;  ///< "/gemm/bf16: k 65536, fitted to 512 to 36864"
 };
-/// Empty for curves that do not say how they were fitted.
+/// Empty for curves without a stated fit.
 [[nodiscard]] std::vector<OutOfRange> outside_of_fit(const costmodel::Op& op, const Profile& profile);
 
 }  // namespace foldwise::hwprofiles

@@ -30,22 +30,22 @@ using nlohmann::json;
   throw config::ConfigError({{{file, line, ""}, std::move(message)}});
 }
 
-constexpr double kMostMicroseconds = 1e12, kMostBytes = 1e15;  // Of a sample: weeks, and more than a node has.
-constexpr std::int64_t kMostRows = 1'000'000'000'000;          // Of a matrix.
+constexpr double kMostMicroseconds = 1e12, kMostBytes = 1e15;  // Per sample: weeks, and more bytes than a node has.
+constexpr std::int64_t kMostRows = 1'000'000'000'000;          // Per matrix.
 
-/// Tolerant of what others write, as text_of: what is no object has nothing in it.
+/// Lenient child access for files of other programs, like text_of: a value that is not an object has no children.
 const json& child(const json& node, const char* key) {
   static const json nothing;
   const auto found = node.is_object() ? node.find(key) : node.end();
   return found != node.end() ? *found : nothing;
 }
-/// Of a number in (0, most]; else 0.
+/// The number if in (0, most], else 0.
 double positive(const json& node, double most) {
   const double value = node.is_number() ? node.get<double>() : 0.0;
   return value > 0.0 && value <= most ? value : 0.0;
 }
 
-/// A number from 1 to `most`, of one of our own tables. Throws std::out_of_range.
+/// A number from 1 to `most` in one of our own tables. Throws std::out_of_range.
 double from_one(double value, double most) {
   if (!(value >= 1.0 && value <= most)) throw std::out_of_range(fmt::format("{:g}", value));
   return value;
@@ -66,8 +66,8 @@ Measurement gemm(const std::string& format, const std::string& phase, std::int64
 
 // --- nccl-tests ---------------------------------------------------------------------------------------------------
 
-/// Name of the program -> name of the collective. The size that nccl-tests prints is what collective_time calls bytes,
-/// except for send/receive, where both are the message.
+/// Name of the program -> name of the collective. nccl-tests prints the size that collective_time calls bytes. For
+/// send/receive both are the message size.
 std::optional<std::string> collective_of(std::string_view text) {
   constexpr std::array<std::pair<std::string_view, std::string_view>, 5> kNames{{{"all_reduce", "all_reduce"},
                                                                                  {"all_gather", "all_gather"},
@@ -90,7 +90,7 @@ Measurement collective(const std::string& kind, std::int64_t ranks, double bytes
   return measurement;
 }
 
-/// The word as a number from 0 to `most`.
+/// Parses a word as a number from 0 to `most`.
 double number_up_to(const std::string& word, double most, const char* what, const config::Location& where) {
   const auto number = config::number_in<double>(word);
   if (!number || !(*number >= 0.0 && *number <= most))
@@ -98,16 +98,16 @@ double number_up_to(const std::string& word, double most, const char* what, cons
   return *number;
 }
 
-/// What both forms of nccl-tests output have in common, once read.
+/// Data that both output formats of nccl-tests have.
 struct NcclRun {
   std::string program, device, version;
   std::int64_t ranks = 0;
   std::vector<std::pair<double, double>> rows;  ///< Bytes and microseconds, out of place.
-  double bus = 0.0, algorithm = 0.0;            ///< GB/s of the row that has most, as printed: with two decimals.
+  double bus = 0.0, algorithm = 0.0;            ///< GB/s of the row with the highest, as printed with two decimals.
 };
 
-/// Ranks by what nccl-tests takes the bus bandwidth for (doc/PERFORMANCE.md there): 2 (n - 1) / n of the algorithm's
-/// for all-reduce, (n - 1) / n for the others, the same for send and receive.
+/// Number of ranks from the ratio of bus and algorithm bandwidth (doc/PERFORMANCE.md of nccl-tests): 2 (n - 1) / n for
+/// all-reduce, (n - 1) / n for the others, 1 for send and receive.
 std::int64_t ranks_by_bandwidths(const NcclRun& run, const std::string& kind, const std::string& name) {
   constexpr double kRounding = 0.005;  // GB/s: half a unit of the last digit.
   const double most = kind == "all_reduce" ? 2.0 : 1.0;
@@ -129,8 +129,8 @@ std::int64_t ranks_by_bandwidths(const NcclRun& run, const std::string& kind, co
   return static_cast<std::int64_t>(least);
 }
 
-/// The line without the label that `srun -l` ("0: "), `mpirun --tag-output` ("[1,0]<stdout>:") or others ("[0]") put in
-/// front of it, and in front of what a program flushed in the middle of a line.
+/// The line without labels of `srun -l` ("0: "), `mpirun --tag-output` ("[1,0]<stdout>:") or others ("[0]"), which also
+/// stand before text that a program flushed in the middle of a line.
 std::string without_labels(std::string line) {
   static const std::regex label(R"(^\s*(\[\d+\](?!\d)|\[\d+,\d+\](?:<std\w+>)?:?|\d+:(?=\s|#|$)))");
   constexpr std::size_t kLongest = 64;
@@ -176,8 +176,8 @@ Records records_of(const NcclRun& run, const std::string& name, const ImportOpti
   return records;
 }
 
-/// Columns: size count type [redop] [root] | time algbw busbw #wrong out of place | the same in place. How many come
-/// before the times depends on the collective, so they are counted from the end.
+/// Columns: size count type [redop] [root] | time algbw busbw #wrong out of place | the same in place. The number of
+/// columns before the times depends on the collective, so columns are counted from the end.
 NcclRun read_nccl_text(const std::string& text, const std::string& name) {
   NcclRun run;
   std::istringstream lines(text);
@@ -283,7 +283,7 @@ bool is_product(const json& event) {
   return text_of(event, "cat") == "cpu_op" && (op == "aten::mm" || op == "aten::addmm" || op == "aten::bmm");
 }
 
-/// The product of a matrix-multiply op; nothing where its shapes are unknown. A batch is a grouped GEMM.
+/// The GEMM of a matrix-multiply op; nullopt if its shapes are unknown. A batched product counts as a grouped GEMM.
 std::optional<Measurement> product(const json& event) {
   const std::string op = text_of(event, "name");
   const json& arguments = child(event, "args");
@@ -306,7 +306,7 @@ std::optional<Measurement> product(const json& event) {
   return measurement;
 }
 
-/// Kernels carry the "External id" of the op that launched them; on a CPU the op itself is what runs.
+/// Kernels carry the "External id" of the op that launched them. On a CPU the op itself does the work.
 Records read_trace(const json& root, const std::string& name, const ImportOptions& options) {
   Records records{.file = name};
   std::map<std::int64_t, double> kernel_time;  // by external id
@@ -389,7 +389,7 @@ std::vector<Measurement> import_linear_layers(const nlohmann::ordered_json& kern
 
 namespace {
 
-/// All that the tables have of one GPU: linear layers and collectives.
+/// All data of one GPU: linear layers and collectives.
 Records read_aiconfigurator(const nlohmann::ordered_json& kernels, const std::string& name,
                             const ImportOptions& options) {
   const auto& gemms = kernels.at("gemm").at("tflops_by_NxK");
@@ -432,7 +432,7 @@ Records import_text(const std::string& text, const std::string& name, const Impo
   if (root.is_object() && root.contains("gemm") && root.contains("nccl")) {
     try {
       return read_aiconfigurator(nlohmann::ordered_json::parse(text), name, options);
-    } catch (const json::exception& error) {  // Our own tables: docs/measuring.md says how they are made.
+    } catch (const json::exception& error) {  // Our own tables: docs/measuring.md describes how they are made.
       fail(name, 0, fmt::format("not the reduced tables of aiconfigurator: {}", error.what()));
     } catch (const std::logic_error& error) {  // std::stoll
       fail(name, 0, fmt::format("not the reduced tables of aiconfigurator: expected a number ({})", error.what()));
@@ -440,7 +440,7 @@ Records import_text(const std::string& text, const std::string& name, const Impo
   }
   const std::size_t first = text.find_first_not_of(" \t\r\n");
   if (root.is_discarded() && first != std::string::npos && text[first] == '{')
-    static_cast<void>(config::Document::parse(text, name));  // Says where it is none.
+    static_cast<void>(config::Document::parse(text, name));  // Reports where it is not JSON.
   if (root.is_discarded() && text.find("algbw") != std::string::npos)
     return records_of(read_nccl_text(text, name), name, options);
   fail(name, 0,

@@ -5,29 +5,28 @@
 
 #include "hwprofiles/records/reader.h"
 
-// Records of measurements that other programs made: what each gives is in docs/measuring.md#import.
+// Imports measurements of other programs as records: docs/measuring.md#import.
 namespace foldwise::hwprofiles {
 
-/// What the file does not say.
+/// Facts that the file does not state.
 struct ImportOptions {
   std::string device{};      ///< "NVIDIA H200"; needed for nccl-tests without a device list and to choose from tables.
-  std::int64_t ranks = 0;    ///< Of nccl-tests without a device list; 0: from bus over algorithm bandwidth.
-  std::string collective{};  ///< "all_reduce"; needed for nccl-tests before 2.17, which do not name theirs.
+  std::int64_t ranks = 0;    ///< For nccl-tests without a device list; 0: computed from bus and algorithm bandwidth.
+  std::string collective{};  ///< "all_reduce"; needed for nccl-tests before 2.17, which do not print it.
 };
 
-/// Reads nccl-tests output (text or JSON) or a PyTorch profiler trace (Kineto, with record_shapes=True); which of them
-/// it is shows in the file. Throws config::ConfigError: unreadable, none of them, nothing to import, or an option is
-/// missing.
+/// Reads nccl-tests output (text or JSON) or a PyTorch profiler trace (Kineto, with record_shapes=True), and detects
+/// the format. Throws config::ConfigError: unreadable, unknown format, nothing to import, or a missing option.
 [[nodiscard]] Records import_records(const std::string& path, const ImportOptions& options);
-/// The same of a text; `name` is what messages call it.
+/// Imports from a text. `name`: its name in messages.
 [[nodiscard]] Records import_text(const std::string& text, const std::string& name, const ImportOptions& options);
 
-/// Linear layers of `gpu` in the reduced aiconfigurator tables: forward GEMMs, and in low precision the quantisation of
-/// the activation with them.
+/// Linear layers of `gpu` in the reduced aiconfigurator tables: forward GEMMs, in low precision including quantisation
+/// of the activation.
 [[nodiscard]] std::vector<Measurement> import_linear_layers(const nlohmann::ordered_json& kernels,
                                                             const std::string& gpu);
 
-/// One record a line: what a measuring program would have written.
+/// One record per line, in the format of the measuring programs.
 [[nodiscard]] std::string to_json_lines(const Records& records);
 
 }  // namespace foldwise::hwprofiles

@@ -21,8 +21,8 @@ Launched launched() {
   struct Launcher {
     const char *rank, *size;
   };
-  // mpirun before srun, which starts mpirun's own daemons. The shell of an sbatch file is no step: it has a
-  // SLURM_PROCID and no SLURM_STEP_NUM_TASKS.
+  // mpirun comes before srun, which starts mpirun's daemons. The shell of an sbatch file is not a launched process: it
+  // has SLURM_PROCID but not SLURM_STEP_NUM_TASKS.
   constexpr std::array kLaunchers = {Launcher{"OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"},
                                      Launcher{"PMI_RANK", "PMI_SIZE"},
                                      Launcher{"SLURM_PROCID", "SLURM_STEP_NUM_TASKS"}};

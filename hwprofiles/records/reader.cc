@@ -20,7 +20,7 @@ using config::Document;
 using config::ObjectReader;
 using nlohmann::json;
 
-/// What the fields `of` and `shape` of one kernel may and must hold.
+/// Accepted and required entries of `of` and `shape` for one kernel.
 struct KernelFields {
   struct Kind {
     std::vector<std::string> values;  ///< Empty: any text.
@@ -28,7 +28,7 @@ struct KernelFields {
   };
   std::map<std::string, Kind> of;
   std::vector<std::string> shape;
-  bool more_shape = false;  ///< Further sizes may follow.
+  bool more_shape = false;  ///< Other sizes are accepted, too.
 };
 
 template <typename Enum>
@@ -188,7 +188,7 @@ class Parser {
   void line(const std::string& text, int number) {
     number_ = number;
     const std::size_t before = diagnostics_.list().size();
-    bool is_session = true;  // As far as is known.
+    bool is_session = true;  // Until the line is parsed.
     try {
       const Document document = Document::parse(text, records_.file, number);
       ObjectReader reader(document, diagnostics_);
@@ -257,7 +257,7 @@ class Parser {
   std::map<std::string, std::size_t> position_;
   std::set<std::string> session_ids_;
   int number_ = 0;
-  bool session_is_lost_ = false;  ///< A line that may have been one has been reported.
+  bool session_is_lost_ = false;  ///< A line that may have been a session was reported.
 };
 
 }  // namespace

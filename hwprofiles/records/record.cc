@@ -12,10 +12,10 @@ using Json = nlohmann::ordered_json;
 
 std::string line_of(const Json& object) {
   return object.dump(-1, ' ', false,
-                     Json::error_handler_t::replace);  // a driver may name its device in another encoding
+                     Json::error_handler_t::replace);  // a driver may use another encoding for its device's name
 }
 
-/// Records of one file are of one device; newer libraries on it and other NICs measure again.
+/// All records of a file are of one device. Other libraries or NICs make settings be measured again.
 bool same_machine(const nlohmann::json& line, const Session& session) {
   const nlohmann::json nics = session.nics;
   return line.value("driver", "") == session.driver &&
@@ -55,8 +55,8 @@ std::string setting_of(const Measurement& measurement) {
 }
 
 RecordFile::RecordFile(std::string path, Session session) : path_(std::move(path)), session_(std::move(session)) {
-  std::set<std::string> comparable;  // sessions of the same machine
-  std::uintmax_t complete = 0;       // bytes up to the last whole line
+  std::set<std::string> comparable;  // sessions on the same machine
+  std::uintmax_t complete = 0;       // bytes up to the last complete line
   std::ifstream in(path_, std::ios::binary);
   const std::string no_records = path_ + ": not a file of records, nothing is appended";
   try {
@@ -73,7 +73,7 @@ RecordFile::RecordFile(std::string path, Session session) : path_(std::move(path
         measured_.insert(nlohmann::json{json.at("kernel"), json.at("of"), json.at("shape")}.dump());
       }
     }
-  } catch (const nlohmann::json::exception&) {  // A key is missing, or its value of another type.
+  } catch (const nlohmann::json::exception&) {  // A key is missing or has a value of another type.
     throw std::runtime_error(no_records);
   }
   in.close();

@@ -6,42 +6,43 @@
 #include <string>
 #include <vector>
 
-// Measurement records: JSON Lines, one object a line. A session line says what the measurements after it ran on; each
-// measurement names its session. Needs the standard library and nlohmann-json only, because the programs that measure
-// are built on bare machines. The fields of every kernel: docs/measuring.md#records.
+// Measurement records in JSON Lines, one object per line. A session line describes the machine of the measurements
+// after it; each measurement names its session. Depends on the standard library and nlohmann-json only, because the
+// measuring programs are built on bare machines. Fields of every kernel: docs/measuring.md#records.
 namespace foldwise::hwprofiles {
 
 inline constexpr int kRecordSchema = 1;
 
-/// One run of a measuring program, of one process or of several hosts'.
+/// One run of a measuring program, in one process or in one per host.
 struct Session {
-  std::string id{};       ///< Unique: what measurements refer to.
+  std::string id{};       ///< Unique. Measurements refer to it.
   std::string program{};  ///< "foldwise-kernels-cuda"
   std::string started{};  ///< "2026-11-21T15:00:00Z"
-  std::string device{};   ///< As the device names itself: "NVIDIA H200".
-  int devices = 1;        ///< Used by this run.
+  std::string device{};   ///< Name that the device reports: "NVIDIA H200".
+  int devices = 1;        ///< Number of devices used by this run.
   std::string driver{};
   std::map<std::string, std::string> libraries{};  ///< Version by name: "cublasLt", "nccl", "eigen".
   std::string build{};                             ///< Compiler, flags and commit of the program.
   std::map<std::string, double> clocks{};          ///< MHz and W at the start: "sm_mhz", "memory_mhz", "power_limit_w".
-  // What lies between its devices; not of a CPU.
-  std::vector<std::string> hosts{};           ///< Names; as many devices on each.
-  int nvlink_domain = 0;                      ///< Devices that share NVLink, of one host or of several in a row.
-  std::map<std::string, std::string> nics{};  ///< Of the first host: {"mlx5_0": "400 Gb/sec (4X NDR), InfiniBand"}.
+  // Network between its devices; not set for a CPU.
+  std::vector<std::string> hosts{};  ///< Host names. Each host has the same number of devices.
+  int nvlink_domain = 0;             ///< Devices that share NVLink, on one host or on consecutive hosts.
+  std::map<std::string, std::string>
+      nics{};  ///< NICs of the first host: {"mlx5_0": "400 Gb/sec (4X NDR), InfiniBand"}.
   bool operator==(const Session&) const = default;
 };
 
-/// One kernel setting with every sample.
+/// One kernel setting with all of its samples.
 struct Measurement {
   std::string session{};                        ///< Id of its session line.
   std::string kernel{};                         ///< "gemm", "attention", "memory", ...
-  std::map<std::string, std::string> of{};      ///< What kind: {"format": "bf16", "phase": "wgrad"}.
+  std::map<std::string, std::string> of{};      ///< Kind: {"format": "bf16", "phase": "wgrad"}.
   std::map<std::string, std::int64_t> shape{};  ///< {"m": 4096, "n": 4096, "k": 4096}
-  double flops = 0.0, bytes = 0.0;              ///< Executed, and moved to and from memory, by one call.
+  double flops = 0.0, bytes = 0.0;  ///< Per call: executed FLOPs, and bytes read from and written to memory.
   int warmups = 0;
-  std::vector<double> samples_us{};  ///< All of them, in order.
+  std::vector<double> samples_us{};  ///< In order.
   bool correct = false;              ///< Result checked against a float64 reference.
-  double max_relative_error = 0.0;   ///< Of that check.
+  double max_relative_error = 0.0;   ///< Error found by that check.
   bool operator==(const Measurement&) const = default;
 };
 
@@ -49,21 +50,21 @@ struct Measurement {
 [[nodiscard]] std::string to_json_line(const Session& session);
 [[nodiscard]] std::string to_json_line(const Measurement& measurement);
 
-/// The setting alone, as text: equal for equal kernel, kind and shape.
+/// The setting without its results, as text. Equal for equal kernel, kind and shape.
 [[nodiscard]] std::string setting_of(const Measurement& measurement);
 
-/// A record file that grows as measurements are made, so that an interrupted run loses nothing: opened again, it knows
-/// which settings the same device with the same driver and libraries has measured already.
+/// A record file that grows with each measurement, so that an interrupted run loses nothing. When opened again, it
+/// knows the settings that the same device with the same driver and libraries has already measured.
 class RecordFile {
  public:
-  /// Opens `path` for appending; writes the session line before the first measurement. An incomplete last line, left by
-  /// an interruption, is cut off. Throws std::runtime_error: cannot be opened or written, or holds other devices'
-  /// records.
+  /// Opens `path` for appending. The session line is written before the first measurement. Removes an incomplete last
+  /// line, as an interruption leaves it. Throws std::runtime_error: cannot be opened or written, or has records of
+  /// other devices.
   RecordFile(std::string path, Session session);
 
-  /// Measured before, correctly.
+  /// Whether the setting was already measured correctly.
   [[nodiscard]] bool has(const Measurement& setting) const { return measured_.contains(setting_of(setting)); }
-  /// Sets `measurement.session`, writes the line and flushes.
+  /// Sets `measurement.session`, appends the line and flushes.
   void append(Measurement measurement);
 
  private:

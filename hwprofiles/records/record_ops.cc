@@ -55,8 +55,8 @@ Op op_of(Phase phase, costmodel::Work work) {
   return op;
 }
 
-/// Bytes read and written to quantise one element of an activation, when a record contains it: FP8 an amax pass and a
-/// cast, others a cast with their scales.
+/// Bytes read and written to quantise one element of an activation, for records that include it. FP8: a pass for the
+/// amax and a cast. Other formats: a cast that computes the scales.
 double quantised_bytes(MathFormat format) {
   switch (format) {
     case MathFormat::kFp8:
@@ -97,7 +97,7 @@ std::vector<Op> gemm_ops(const Measurement& measurement, std::int64_t groups) {
   return ops;
 }
 
-/// Forward FLOPs per pair of rows are 2 (dqk + dv), backward 2 (3 dqk + 2 dv).
+/// FLOPs per pair of rows: forward 2 (dqk + dv), backward 2 (3 dqk + 2 dv).
 std::vector<Op> attention_ops(const Measurement& measurement) {
   const std::string format = text(measurement, "format");
   if (format != "bf16" && format != "fp8") return {};

@@ -6,16 +6,16 @@
 
 namespace foldwise::hwprofiles {
 
-/// The ops that the cost model lists for what a measurement ran; their op_times add up to its prediction. Empty: the
-/// model has no op for it (FP64, launches, overlap).
+/// Ops of the cost model for a measurement; the sum of their op_times is the prediction. Empty if the model has no op
+/// for it (FP64, launches, overlap).
 [[nodiscard]] std::vector<costmodel::Op> ops_of(const Measurement& measurement);
 
-/// Sum of the op_times. Curves are fitted to short runs: `hw` should be measured_alone(hw, under_load(measurement)).
+/// Sum of the op_times. Curves are fitted to short runs, so `hw` should be measured_alone(hw, under_load(measurement)).
 [[nodiscard]] Seconds predicted_time(const std::vector<costmodel::Op>& ops, const costmodel::Hardware& hw);
-/// The hardware as kernels see it that run alone and not in a step: memory-bound kernels are ours, and if `loaded`,
-/// products never pause, so that the power limit sets their clock.
+/// Hardware for kernels that run alone, not in a step: memory-bound kernels are ours. `loaded`: products run without
+/// pause, so that the power limit sets their clock.
 [[nodiscard]] costmodel::Hardware measured_alone(costmodel::Hardware hw, bool loaded);
-/// `load: sustained`: products without a pause.
+/// Whether the record has `load: sustained`: products without pause.
 [[nodiscard]] bool under_load(const Measurement& measurement);
 
 /// Median of the samples.

@@ -34,7 +34,7 @@ const char* mlp_name(MlpKind kind) {
   return "";
 }
 
-/// Runs of equal layers, in order.
+/// Consecutive equal layers as one entry each.
 json layers_json(const ModelSpec& model) {
   const std::vector<LayerSpec>& layers = model.layers;
   json result = json::array();
@@ -68,7 +68,7 @@ json geometry_json(const ModelSpec& m) {
     json sizes = json::object();
     std::visit([&](const auto& spec) { spec.fields([&](const char* name, auto value) { sizes[name] = value; }); },
                mixer);
-    json& entry = result[std::string(mixer_name(&mixer))];  // Of several geometries of a kind: a list.
+    json& entry = result[std::string(mixer_name(&mixer))];  // A list if the kind occurs with several sizes.
     if (entry.is_null())
       entry = std::move(sizes);
     else if (entry.is_array())
@@ -94,7 +94,7 @@ json geometry_json(const ModelSpec& m) {
   return result;
 }
 
-/// The config.json itself, when the model is built in: every value there is the publisher's, "_" keys say whose.
+/// config.json of a built-in model. Its values are the publisher's; the "_" keys name the source.
 json source_of(const std::string& name) {
   for (const std::string& built_in : built_in_models())
     if (built_in == name) return json::parse(built_in_model_text(name));

@@ -4,10 +4,10 @@
 
 #include "hwprofiles/load/profile.h"
 
-// Models and systems as `models NAME` and `systems NAME` show them: docs/output.md.
+// Models and systems in the form that `models NAME` and `systems NAME` print: docs/output.md.
 namespace foldwise::planner {
 
-/// A model as Megatron builds it, and its "config": the config.json of a built-in one, else null. Throws ConfigError.
+/// A model as Megatron builds it. "config" is the config.json of a built-in model, else null. Throws ConfigError.
 [[nodiscard]] nlohmann::json model_json(const std::string& name);
 
 /// {name, gpu, memory_gib, nvlink_domain, nvlink_gb_s, nic_gbit_s, measured_share, unmeasured}: a line of `systems`.

@@ -6,11 +6,11 @@
 
 namespace foldwise::planner {
 
-/// The run with the step time that Megatron's log has: what a step takes without a profiler. Throws ConfigError: the
-/// log has no steady iteration.
+/// `run` with the step time from Megatron's log, which is free of profiler overhead. Throws ConfigError if the log has
+/// no steady iteration.
 [[nodiscard]] Run with_logged_time(Run run, const std::string& log);
 
-/// diagnose(), with the flags of its changes.
+/// diagnose(), with the command-line flags of its changes.
 [[nodiscard]] Diagnosis diagnose_answer(const Run& run, const std::vector<Trace>& traces);
 
 }  // namespace foldwise::planner

@@ -38,7 +38,7 @@ void check_ranges(const PlanAsked& asked, config::Diagnostics& diagnostics) {
   if (asked.max_step_time) check_range("max_step_time", *asked.max_step_time, 1e-6, 1e9, diagnostics);
 }
 
-/// What one argument says about another.
+/// Reports arguments that contradict the objective.
 void check_objective(const PlanAsked& asked, config::Diagnostics& diagnostics) {
   const auto mistake = [&](const char* option, const char* message) {
     diagnostics.error({config::kArguments, 0, option}, message);
@@ -58,7 +58,7 @@ void set_search(const PlanAsked& asked, PlanProblem& problem) {
   problem.effort = effort_of(asked);
 }
 
-/// The request's problem. Throws ConfigError with the mistakes in `diagnostics` too.
+/// The problem of the request. Throws ConfigError with its mistakes and those in `diagnostics`.
 PlanProblem problem_of(const PlanAsked& asked, const PlanRequest& request, config::Diagnostics diagnostics = {}) {
   PlanProblem problem;
   try {
@@ -71,7 +71,7 @@ PlanProblem problem_of(const PlanAsked& asked, const PlanRequest& request, confi
   return problem;
 }
 
-/// The question that asked.from answers, with these arguments' effort.
+/// The question that the run asked.from answers, with the effort of these arguments.
 PlanProblem problem_from(const PlanAsked& asked, const PlanRequest& request, const config::Diagnostics& diagnostics) {
   diagnostics.throw_if_any();
   PlanProblem problem = foldwise::question_of(*asked.from, request.set);
@@ -98,7 +98,7 @@ Answered searched(const PlanAsked& asked, PlanRequest request, PlanProblem probl
   return fewest_gpus(asked.gpus, *limit, of_size, progress);
 }
 
-/// Adds what a training by each plan costs to its answer.
+/// Adds the cost of a training to the answer's plans.
 void add_training(const PlanAnswer& answer, nlohmann::json& plans) {
   const std::vector<Plan>& list = answer.answered.result.plans;
   for (std::size_t i = 0; i < list.size(); ++i)
@@ -123,7 +123,7 @@ PlanAnswer plan_answer(const PlanAsked& asked, config::Diagnostics diagnostics, 
   if (asked.from && asked.objective != "time")
     diagnostics.error({config::kArguments, 0, "from"},
                       "asks for the fastest plan of that run's question: it excludes --objective");
-  std::optional<ComparedRun> today;  // Before the search, which takes longer than to see that it cannot be predicted.
+  std::optional<ComparedRun> today;  // Predicted before the search, so that a mistake in it is reported at once.
   if (asked.from) {
     diagnostics.throw_if_any();
     today = {*asked.from, foldwise::predict(*asked.from)};

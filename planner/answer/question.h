@@ -11,17 +11,17 @@
 #include "planner/foldwise.h"
 #include "planner/report/training_cost.h"
 
-// What several commands are asked with, from the command line or from Python. The functions that read it add every
-// mistake to `diagnostics`, by the name of the command line's option.
+// Arguments that several commands share, from the command line or from Python. The functions that read them add every
+// mistake to `diagnostics` under the name of the command-line option.
 namespace foldwise::planner {
 
 /// The question of `plan`, and of each point of `sweep --plan`.
 struct PlanArguments {
   std::string model = "deepseek-v3", system = "gb200-nvl72";
-  std::string evidence = "run";  ///< What of a plan must have been measured: evidence_names().
-  std::string release;           ///< Of Megatron-Core; empty: the newest one with a number, or that of `from`.
+  std::string evidence = "run";  ///< Evidence that a plan's choices need: evidence_names().
+  std::string release;           ///< Megatron-Core release. Empty: the newest numbered one, or the one of `from`.
   std::int64_t gpus = 256, seq_len = 4096, global_batch = 4096;
-  std::string precision;  ///< Empty: mxfp8 where the GPU has it, else bf16.
+  std::string precision;  ///< Empty: mxfp8 if the GPU supports it, else bf16.
   std::vector<std::string> pins;
   double headroom_pct = 5.0;
   bool no_folding = false;
@@ -31,24 +31,24 @@ struct PlanArguments {
   double effort_seconds = static_cast<double>(kUsualEffort) * 1e-6;
 };
 [[nodiscard]] PlanRequest request_of(const PlanArguments& arguments, config::Diagnostics& diagnostics);
-/// As PlanProblem::effort.
+/// See PlanProblem::effort.
 [[nodiscard]] std::int64_t effort_of(const PlanArguments& arguments);
 
-/// What `name` means (planner/run/near_names.h); `otherwise` where that is a mistake.
+/// The full name that `name` means (planner/run/near_names.h); `otherwise` if there is none, which is a mistake.
 [[nodiscard]] std::string meant(std::string (*meaning)(const std::string&), const std::string& name,
                                 config::Diagnostics& diagnostics, const std::string& otherwise = "");
 
-/// What a training costs: --tokens and what belongs to it.
+/// Arguments for the cost of a training: --tokens and its companions.
 struct CostArguments {
-  std::string tokens;  ///< "14.8T"; empty: not asked for.
+  std::string tokens;  ///< "14.8T"; empty: no cost.
   std::optional<double> price, mtbf_hours, storage_gb_s, restart_s;
 };
 [[nodiscard]] std::optional<LongRun> long_run(const CostArguments& arguments, config::Diagnostics& diagnostics);
 
-/// The field or override that `key` means, for PlanRequest::set and the axes of a sweep.
+/// The field or override that `key` names, for PlanRequest::set and the axes of a sweep.
 [[nodiscard]] std::string set_key(const std::string& key, config::Diagnostics& diagnostics);
 
-/// Of "key=value,value" texts, in their order; a text without a key is a mistake of `option`.
+/// Splits "key=value,value" texts, in order. A text without a key is reported as a mistake of `option`.
 [[nodiscard]] std::vector<std::pair<std::string, std::vector<std::string>>> read_sets(
     const std::string& option, const std::vector<std::string>& texts, config::Diagnostics& diagnostics);
 

@@ -15,31 +15,31 @@
 
 namespace foldwise::planner {
 
-/// All that `predict` says of a run: docs/output.md#predict.
+/// Answer of `predict`: docs/output.md#predict.
 struct RunAnswer {
   Prediction prediction;
-  bool has_reserved = false;  ///< Whether it has reserved memory; a run that allocates too often has none.
+  bool has_reserved = false;  ///< Whether reserved memory was computed. Runs with too many allocations have none.
   std::optional<Interval> interval;
-  std::optional<costmodel::Imbalance> imbalance;  ///< Of MoE models.
-  std::optional<Fitting> fitting;                 ///< Of a run that does not fit.
+  std::optional<costmodel::Imbalance> imbalance;  ///< MoE models only.
+  std::optional<Fitting> fitting;                 ///< Only for a run that does not fit.
   Insight insight;
   costmodel::CommunicationReport communication;
   ProvenanceCounts provenance;
   std::vector<std::string> beyond_fit;
   std::optional<LongRun> question;
-  std::optional<TrainingCost> training;  ///< Where there is a question.
+  std::optional<TrainingCost> training;  ///< Set if there is a question.
 };
 
-/// `step` is compose(run).
+/// `step` must be compose(run).
 [[nodiscard]] RunAnswer run_answer(const Run& run, const Step& step, const std::optional<LongRun>& question = {});
 [[nodiscard]] nlohmann::json run_answer_json(const Run& run, const RunAnswer& answer);
-/// What `--explain` may name, and what it then shows.
+/// Names that `--explain` takes, each with the section that it shows.
 [[nodiscard]] const Explanations& run_explanations();
 /// The screen, then the sections that `explain` names ("all": every one).
 [[nodiscard]] std::string run_answer_text(const Run& run, const RunAnswer& answer, const Screen& screen,
                                           const std::vector<std::string>& explain = {});
 
-/// What `compare` compares. Every run is read before it gives up: throws ConfigError with the mistakes of all of them.
+/// Runs for `compare`. Reads every run before failing: throws ConfigError with the mistakes of all of them.
 [[nodiscard]] std::vector<ComparedRun> predict_all(const std::vector<std::function<Run()>>& readers);
 
 }  // namespace foldwise::planner

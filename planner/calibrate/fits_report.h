@@ -7,7 +7,7 @@
 
 namespace foldwise::planner {
 
-/// Errors of fitted curves: of the samples themselves, and of those left out of the fit.
+/// Errors of fitted curves, on the fitted samples and on those left out of the fit.
 [[nodiscard]] nlohmann::json fits_json(const std::vector<hwprofiles::FittedCurve>& curves);
 [[nodiscard]] std::string fits_text(const std::vector<hwprofiles::FittedCurve>& curves);
 

@@ -23,19 +23,19 @@ using nlohmann::json;
 namespace {
 
 constexpr Eigen::Index kParameters = std::size(kSiteResources);
-/// Of ln(factor), beforehand. GPUs of a model differ by so much in their clocks: records of a second H100
-/// (benchmarks/accuracy/journal.md#memory-bound). Of NVLink assumed to be the same. Hosts and fabrics differ as the
-/// errors say.
+/// Prior standard deviations of ln(factor). Clocks of GPUs of one model: from records of a second H100
+/// (benchmarks/accuracy/journal.md#memory-bound). NVLink is assumed to vary equally. Those of hosts and fabrics come
+/// from the error model.
 constexpr double kClockSd = 0.02, kNvlinkSd = 0.02;
-/// Of ln(step time) over exposure, of single runs: docs/accuracy.md#site.
+/// Standard deviation of ln(step time) per unit of exposure, for single runs: docs/accuracy.md#site.
 constexpr double kRunSd = 0.1;
-constexpr int kSteps = 6;  ///< Of Gauss and Newton; elasticities change little, so the second moves hardly.
+constexpr int kSteps = 6;  ///< Gauss-Newton steps. Elasticities vary little, so the second step already changes little.
 
 bool matches(const std::string& text, const char* first, const char* last) {
   return text.starts_with(first) && text.ends_with(last);
 }
 
-/// The power of the factor on `resource` that the profile's number at `pointer` is multiplied by; 0: it is none of it.
+/// Exponent of the factor on `resource` in the profile's number at `pointer`; 0 if the number does not belong to it.
 double power_of(Resource resource, const std::string& pointer) {
   switch (resource) {
     case Resource::kHost:
@@ -58,8 +58,8 @@ double power_of(Resource resource, const std::string& pointer) {
   return 0.0;
 }
 
-/// What numbers of the profile are multiplied by, by JSON pointer; shares stay below 1. What a run says itself is not
-/// the site's.
+/// Scale of each number of the profile, by JSON pointer. Shares stay at most 1. Numbers that the run states are not
+/// scaled.
 std::map<std::string, double> scales(const hwprofiles::Profile& profile, const std::vector<double>& factors) {
   std::map<std::string, double> result;
   for (const auto& [pointer, provenance] : profile.provenance)
@@ -82,13 +82,13 @@ std::vector<double> factors_of(const Eigen::VectorXd& logs) {
   return factors;
 }
 
-/// A measured run, and its system with what the run says of it.
+/// A measured run and its system with the run's overrides.
 struct SiteRun {
   Run run;
   hwprofiles::Profile profile;
 };
 
-/// ln(step time) by run, with these logarithms of the factors.
+/// ln(step time) of each run, for these logarithms of the factors.
 Eigen::VectorXd log_steps(const std::vector<SiteRun>& list, const Eigen::VectorXd& logs) {
   Eigen::VectorXd result(static_cast<Eigen::Index>(list.size()));
   for (Eigen::Index i = 0; i < result.size(); ++i) {
@@ -100,7 +100,7 @@ Eigen::VectorXd log_steps(const std::vector<SiteRun>& list, const Eigen::VectorX
   return result;
 }
 
-/// Covariance of the runs' errors that have nothing to do with what the factors are on.
+/// Covariance of the runs' errors whose causes are not the resources with a factor.
 Eigen::MatrixXd other_errors(const std::vector<SiteRun>& list, const ErrorModel& errors) {
   const auto n = static_cast<Eigen::Index>(list.size());
   std::vector<Exposure> causes;
@@ -109,7 +109,7 @@ Eigen::MatrixXd other_errors(const std::vector<SiteRun>& list, const ErrorModel&
   const Eigen::MatrixXd loads = loadings(errors, causes);
   Eigen::MatrixXd result =
       loads * loads.transpose() + errors.layout_sd * errors.layout_sd * Eigen::MatrixXd::Identity(n, n);
-  // How a single run uses its host and its networks is predicted wrongly as well.
+  // A single run's use of host and networks also has a prediction error.
   for (Eigen::Index i = 0; i < n; ++i) {
     const Run& run = list[static_cast<std::size_t>(i)].run;
     const costmodel::Step step = costmodel::compose_step(run.model, run.options, run.hardware);
@@ -121,11 +121,11 @@ Eigen::MatrixXd other_errors(const std::vector<SiteRun>& list, const ErrorModel&
 
 struct Posterior {
   Eigen::VectorXd logs;        ///< [parameter] ln(factor).
-  Eigen::MatrixXd covariance;  ///< Of them.
-  Eigen::MatrixXd gain;        ///< [parameter x run]: change of ln(factor) with ln(measured).
+  Eigen::MatrixXd covariance;  ///< Of logs.
+  Eigen::MatrixXd gain;        ///< [parameter x run]: derivative of ln(factor) by ln(measured).
 };
 
-/// Parameters that are not `free` stay 0. `precision` is the inverse of other_errors().
+/// Posterior mode. Parameters that are not `free` stay 0. `precision` is the inverse of other_errors().
 Posterior posterior(const std::vector<SiteRun>& list, const Eigen::VectorXd& measured, const Eigen::MatrixXd& precision,
                     const Eigen::VectorXd& prior_sd, const std::vector<bool>& free) {
   constexpr double kChange = 0.02;
@@ -216,7 +216,7 @@ SiteFit fit_site(const std::vector<Run>& runs, const std::string& name, const Er
   const Eigen::MatrixXd others = other_errors(list, errors);
   const Eigen::MatrixXd precision = others.ldlt().solve(Eigen::MatrixXd::Identity(others.rows(), others.cols()));
 
-  // First all, to see which of them the runs tell of; then those alone.
+  // First fit all parameters to find those that the runs determine, then fit those alone.
   std::vector<bool> free(kParameters, true);
   const Posterior all = posterior(list, measured, precision, prior_sd, free);
   for (Eigen::Index p = 0; p < kParameters; ++p)

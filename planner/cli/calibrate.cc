@@ -51,7 +51,7 @@ std::filesystem::path program_of(const CalibrateOptions& options) {
   return find_program("foldwise-kernels", "build the target foldwise-kernels");
 }
 
-/// Measures the device, with its exit status; what an interrupted run has measured already is not measured again.
+/// Measures the device; returns the program's exit status. Skips what an interrupted run has already measured.
 int measure(const CalibrateOptions& options, const std::filesystem::path& program, const std::string& file) {
   std::vector<std::string> arguments{"--out", file};
   if (options.quick) arguments.emplace_back("--quick");
@@ -61,7 +61,7 @@ int measure(const CalibrateOptions& options, const std::filesystem::path& progra
   return run_program(program, arguments);
 }
 
-/// The records that `program` wrote.
+/// The records that `program` writes.
 hwprofiles::Records measured(const CalibrateOptions& options, const std::filesystem::path& program,
                              const std::string& file) {
   if (const int status = measure(options, program, file); status != 0)
@@ -70,7 +70,7 @@ hwprofiles::Records measured(const CalibrateOptions& options, const std::filesys
   return hwprofiles::read_records(file);
 }
 
-/// Several files as one. All must be of one device.
+/// Merges the files. All must be of one device.
 hwprofiles::Records together(std::vector<hwprofiles::Records> files) {
   std::string lines;
   for (const hwprofiles::Records& file : files) lines += to_json_lines(file);
@@ -89,14 +89,14 @@ std::vector<std::string> sorted_lines(const std::string& text) {
   return lines;
 }
 
-/// Writes them, where that loses no measurement that stands there, or the user means to.
+/// Writes the records. Without `force`, refuses to overwrite measurements that are not among them.
 void write_records(const std::string& file, const hwprofiles::Records& records, bool force) {
   const std::string text = to_json_lines(records);
   if (!force && std::filesystem::exists(file)) {
     std::vector<std::string> there;
     try {
       there = sorted_lines(to_json_lines(hwprofiles::read_records(file)));
-    } catch (const config::ConfigError&) {  // Whatever it is, it is not ours to replace.
+    } catch (const config::ConfigError&) {  // Not a file of records: not ours to replace.
       there = {""};
     }
     const std::vector<std::string> ours = sorted_lines(text);
@@ -108,13 +108,13 @@ void write_records(const std::string& file, const hwprofiles::Records& records, 
   config::write_output_file(file, text);
 }
 
-/// The last name of a path: "mine" of "runs/mine/".
+/// Last component of a path: "mine" for "runs/mine/".
 std::string folder_name(const std::filesystem::path& folder) {
   const std::filesystem::path path = std::filesystem::absolute(folder).lexically_normal();
   return (path.has_filename() ? path : path.parent_path()).filename().string();
 }
 
-/// Runs of one system, to which all are moved where the user names one.
+/// The measured runs, all of one system. A system that the user names replaces theirs.
 std::vector<planner::Run> site_runs(const CalibrateOptions& options) {
   config::Diagnostics diagnostics;
   std::vector<planner::Run> runs = read_runs(options.runs, diagnostics);
@@ -169,8 +169,8 @@ int calibrate(const CalibrateOptions& options) {
   if (!options.runs.empty()) return calibrate_site(options);
   const std::filesystem::path out(options.out);
   const std::string file = (out / "records.jsonl").string();
-  if (process.rank > 0) return measure(options, program_of(options), file);  // The first writes, fits and tells.
-  std::optional<OwnFolder> folder;  // Made when there is something to put into it.
+  if (process.rank > 0) return measure(options, program_of(options), file);  // Rank 0 writes, fits and reports.
+  std::optional<OwnFolder> folder;  // Created when there is something to write.
   hwprofiles::Records records;
   if (!options.device.empty()) {
     const std::filesystem::path program = program_of(options);

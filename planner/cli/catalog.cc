@@ -22,7 +22,7 @@
 #include "planner/report/screen.h"
 #include "planner/run/near_names.h"
 
-// `models` and `systems`: what is built in, and every fact with its source.
+// `models` and `systems`: the built-in ones, and the source of every number.
 namespace foldwise::cli {
 namespace {
 
@@ -36,7 +36,7 @@ struct CatalogOptions {
 
 struct SystemOptions : CatalogOptions {
   std::string written, base;                   ///< --new, --base
-  std::map<std::string, std::string> changes;  ///< By hwprofiles::cluster_keys().
+  std::map<std::string, std::string> changes;  ///< Keys: hwprofiles::cluster_keys().
 };
 
 int list(const std::vector<std::string>& names, const char* key, bool as_json) {
@@ -61,7 +61,7 @@ void add_leaves(Table& table, const json& value, const std::string& path) {
   }
 }
 
-/// "48 layers, 32 heads, 128 experts of which a token takes 8; 30.53 B parameters, 3.35 B active", and how it was read.
+/// "48 layers, 32 heads, 128 experts of which a token takes 8; 30.53 B parameters, 3.35 B active", and reading notes.
 std::string model_line(const costmodel::ModelSpec& model) {
   const auto billions = [](std::int64_t count) { return fmt::format("{:.2f} B", static_cast<double>(count) * 1e-9); };
   const costmodel::ParameterTotals totals = costmodel::parameter_totals(model);
@@ -103,7 +103,7 @@ int models(const CatalogOptions& options) {
   return kDone;
 }
 
-/// Facts by name, each with the number of its source; the sources follow.
+/// Numbers by name, each with a reference to its source; then the list of sources.
 std::string facts_text(const hwprofiles::Profile& profile) {
   std::vector<std::string> sources;
   const auto number = [&](const std::string& source) {
@@ -122,7 +122,7 @@ std::string facts_text(const hwprofiles::Profile& profile) {
   return text;
 }
 
-/// A line for each built-in system.
+/// One line per built-in system.
 int list_systems(bool as_json) {
   Table table({"<system", "<GPU", ">memory", ">NVLink GPUs", ">NVLink GB/s", ">NIC Gb/s", ">measured", "<"});
   json lines = json::array();
@@ -148,7 +148,7 @@ int list_systems(bool as_json) {
   return kDone;
 }
 
-/// Writes the few lines of a cluster of one's own, once they are known to be right.
+/// Writes the profile of the user's cluster, after checking it.
 int write_cluster(const SystemOptions& options) {
   json cluster = {{"base", options.base}};
   for (const auto& [key, value] : options.changes)
@@ -177,7 +177,7 @@ int systems(const SystemOptions& options) {
   return kDone;
 }
 
-/// The name and the format, and what runs.
+/// Adds a subcommand with a name argument and --format.
 template <typename Options>
 CLI::App* add(CLI::App& app, Command& chosen, const char* name, const char* help, std::shared_ptr<Options> options,
               int (*run)(const Options&)) {

@@ -8,7 +8,7 @@
 #include "costmodel/config/diagnostics.h"
 #include "planner/answer/version.h"
 
-// The subcommands. Each registers its options; parsing the command line leaves the chosen one in `Command`.
+// The subcommands. Each registers its options. Parsing the command line stores the chosen one in `Command`.
 namespace foldwise::cli {
 
 using planner::version;
@@ -16,7 +16,7 @@ using planner::with_schema;
 
 enum ExitCode : int { kDone = 0, kOurBug = 1, kBadInput = 2, kNothingFits = 3 };
 
-/// What the user asked for; returns an ExitCode.
+/// Runs a subcommand; returns an ExitCode.
 using Command = std::function<int()>;
 
 void add_plan(CLI::App& app, Command& chosen);
@@ -33,52 +33,54 @@ void add_systems(CLI::App& app, Command& chosen);
 void add_fields(CLI::App& app, Command& chosen);
 void add_rules(CLI::App& app, Command& chosen);
 
-void add_shell(CLI::App& app, Command& chosen);  ///< `completion` and `man`, of all that `app` has when they run.
+void add_shell(CLI::App& app,
+               Command& chosen);  ///< `completion` and `man`. They cover all that `app` has when they run.
 
-/// What the options of a command are about: groups of its help, of the manual and of completions.
+/// Groups of a command's options in its help, in the manual and in completions.
 inline constexpr const char *kQuestion = "Question", *kSearch = "Search", *kOutput = "Output", *kCost = "Cost";
 
-/// The values that an option takes, where they are a closed set.
+/// Values of an option, if it takes a fixed set.
 [[nodiscard]] std::vector<std::string> values_in_help(const CLI::Option& option);
 
 /// Adds `--format text|json`, which sets `json`.
 void add_format(CLI::App& command, std::string& format);
 
-/// Of an option that names a file to be read, or "-" for stdin.
+/// Validator of an input file, or "-" for stdin.
 [[nodiscard]] CLI::Validator readable_file();
 
-/// Counts as people write them: 500B, 14.8T, 4k; `binary` where 1024 is meant, as in lengths of sequences: 4k is 4096,
-/// 128K 131072.
+/// Parses counts with a suffix: 500B, 14.8T, 4k. `binary`: powers of 1024, as for sequence lengths: 4k is 4096, 128K
+/// 131072.
 [[nodiscard]] std::function<std::string(std::string)> counts(bool binary = false);
 
-/// Whoever read stdout has gone: nothing is left to be done, or said.
+/// Thrown when the reader of stdout has closed it. The program then ends silently.
 struct StdoutClosed {};
 
-/// Adds `--release`, which sets `release` to the name of one.
+/// Adds `--release`, which sets `release` to the name of a release.
 void add_release(CLI::App& command, std::string& release, const std::string& otherwise = "the newest with a number");
 
-/// Of all rules.
+/// Names of all rules.
 [[nodiscard]] std::vector<std::string> rule_names();
 
-/// Results go to stdout, whole; JSON is an object. Throws ConfigError if they cannot be written, or StdoutClosed.
+/// Prints a complete result to stdout; JSON must be an object. Throws ConfigError if it cannot be written, or
+/// StdoutClosed.
 void print_result(const std::string& text);
 void print_result(const nlohmann::json& result);
 
-/// As it is printed, with its end; bytes that are no UTF-8, of a path or a log, become U+FFFD.
+/// JSON as printed, with a final newline. Bytes that are not UTF-8, of a path or a log, become U+FFFD.
 [[nodiscard]] std::string json_text(const nlohmann::json& value);
 
-/// Prints the answer, then writes its files: neither is lost where the other fails. Throws what either threw.
+/// Prints the answer, then writes its files. A failure of one does not prevent the other. Rethrows its exception.
 void print_and_write(const std::function<void()>& print, const std::function<void()>& write);
 
-/// Ends the program with a message and the exit code of bad input, wherever it is.
+/// Ends the program with a message and the exit code of bad input. Allocates no memory.
 [[noreturn]] void end_without_memory();
-/// From now on memory that is not there ends it so; the message as text or as JSON.
+/// Makes failed allocations call end_without_memory(). `json`: form of its message.
 void end_without_memory_as(bool json);
 
-/// A line to stderr; lost where that is closed or full.
+/// Prints a line to stderr. Ignores errors.
 void print_note(const std::string& text);
 
-/// Mistakes of the user go to stderr: a line each, or one JSON object {"errors": [{file, line, field, message}]}.
+/// Prints mistakes to stderr: one line each, or one JSON object {"errors": [{file, line, field, message}]}.
 void print_errors(const config::ConfigError& error, bool as_json);
 
 }  // namespace foldwise::cli

@@ -17,7 +17,7 @@ namespace {
 struct CompareOptions {
   std::vector<std::string> files;
   std::string release;
-  std::string html;  ///< Path; empty: not asked for.
+  std::string html;  ///< Path; empty: none.
   std::vector<std::string> explain;
   std::string format = "text";
 };
@@ -30,7 +30,7 @@ std::vector<planner::ComparedRun> predict_all(const std::vector<std::string>& fi
   return planner::predict_all(readers);
 }
 
-/// Of the first few.
+/// Schedules of the first kMost runs.
 std::vector<planner::Picture> schedules(const std::vector<planner::ComparedRun>& runs) {
   constexpr std::size_t kMost = 3;
   std::vector<planner::Picture> pictures;

@@ -18,7 +18,7 @@ namespace {
 
 struct DiagnoseOptions {
   std::string run, from, log, system, profiles, format = "text";
-  std::string timeline, html;  ///< Paths; empty: not asked for.
+  std::string timeline, html;  ///< Paths; empty: none.
   std::vector<std::string> traces;
 };
 

@@ -16,7 +16,7 @@ namespace {
 struct ExportOptions {
   std::string file, to = "megatron-lm", release, format = "text";
   bool trial = false, balanced = false;
-  std::string check, python = "python3";  ///< check: folder of Megatron-LM; empty: not asked.
+  std::string check, python = "python3";  ///< check: folder of Megatron-LM; empty: no check.
 };
 
 int export_run(const ExportOptions& options) {

@@ -21,15 +21,15 @@ namespace {
 
 using nlohmann::json;
 
-constexpr std::size_t kMostTasks = 2500;  ///< Of a schedule in a page: 1 MB of SVG.
-constexpr std::size_t kMostSystems = 4;   ///< Whose facts stand in a page: 0.1 MB each.
+constexpr std::size_t kMostTasks = 2500;  ///< Tasks of a schedule in a page: 1 MB of SVG.
+constexpr std::size_t kMostSystems = 4;   ///< Systems with their numbers in a page: 0.1 MB each.
 
 std::string& remembered() {
   static std::string line;
   return line;
 }
 
-/// Systems, with what is changed of them, that the run files of an answer name: a problem's where it has none.
+/// Systems, with their overrides, of the run files in an answer; if it has none, of its problem.
 void find_systems(const json& value, std::set<std::pair<std::string, std::string>>& systems) {
   if (value.is_object() && value.contains("system") && value["system"].is_string())
     systems.emplace(value["system"].get<std::string>(), value.value("system_overrides", json()).dump());

@@ -41,7 +41,7 @@ planner::ImportRequest request_of(const ImportOptions& options) {
   return request;
 }
 
-/// What was read, then what was not, in groups: on stderr, beside the run file.
+/// Prints to stderr what was read, then what was not, in groups.
 void print_notes(const planner::Imported& imported) {
   const planner::Screen screen;
   const auto line = [&](const char* name, const std::vector<std::string>& pieces) {

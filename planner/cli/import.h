@@ -5,7 +5,7 @@
 
 namespace foldwise::cli {
 
-/// A run file (.json), or what `import` reads as one; `system` where that does not name it. Throws ConfigError.
+/// Reads a run file (.json) or any input of `import`. `system`: used if the input names none. Throws ConfigError.
 [[nodiscard]] planner::Run run_from(const std::string& path, const std::string& system);
 
 }  // namespace foldwise::cli

@@ -23,7 +23,7 @@
 namespace foldwise::cli {
 namespace {
 
-/// The command line asks for JSON; needed when parsing it fails.
+/// Whether the command line asks for JSON. Needed if parsing it fails.
 bool wants_json(int argc, char** argv) {
   for (int i = 1; i < argc; ++i) {
     const std::string_view argument = argv[i];
@@ -38,7 +38,7 @@ struct Shown {
   std::vector<std::string> examples;
 };
 
-/// What is said of each command besides its options.
+/// Group and examples of each command.
 const std::map<std::string, Shown> shown = {
     {"plan",
      {"Ask",
@@ -63,7 +63,7 @@ const std::map<std::string, Shown> shown = {
     {"completion", {"Shell", {"completion bash > ~/.local/share/bash-completion/completions/foldwise"}}},
     {"man", {"Shell", {"man > foldwise.1 && man ./foldwise.1"}}}};
 
-/// Help of 80 columns.
+/// Help text of at most 80 columns.
 class NarrowHelp : public CLI::Formatter {
  public:
   NarrowHelp() { column_width(kNames); }
@@ -73,7 +73,7 @@ class NarrowHelp : public CLI::Formatter {
   std::string make_subcommand(const CLI::App* command) const override {
     return beside(command->get_display_name(true), command->get_description());
   }
-  /// A long list of values stands in a line of its own.
+  /// A long list of values gets a line of its own.
   std::string make_option(const CLI::Option* option, bool is_positional) const override {
     return beside(make_option_name(option, is_positional) + make_option_opts(option),
                   CLI::Formatter::make_option_desc(option));
@@ -82,7 +82,7 @@ class NarrowHelp : public CLI::Formatter {
  private:
   static constexpr std::size_t kNames = 26;
 
-  /// Names, and words to the right of them; below them where the names are long.
+  /// Names with the description to their right, or below if the names are long.
   static std::string beside(const std::string& names, const std::string& description) {
     const std::string room(kNames, ' ');
     std::string text = "  " + planner::wrapped(names, planner::kNarrow - 2, 6);
@@ -95,7 +95,7 @@ class NarrowHelp : public CLI::Formatter {
   }
 };
 
-/// Examples and groups of commands; -h beside what else is about the output.
+/// Adds examples and groups of commands; moves -h to the output options.
 void add_help(CLI::App& app) {
   app.formatter(std::make_shared<NarrowHelp>());
   for (CLI::App* command : app.get_subcommands([](const CLI::App*) { return true; })) {
@@ -123,7 +123,7 @@ bool is_utf8(const std::string& text) {
   }
 }
 
-/// CLI11 reads a number of no digits as 0.
+/// Refuses a number without digits, which CLI11 reads as 0.
 void check_numbers(const CLI::App& app) {
   for (const CLI::App* command : app.get_subcommands())
     for (const CLI::Option* option : command->get_options()) {
@@ -135,7 +135,7 @@ void check_numbers(const CLI::App& app) {
     }
 }
 
-/// "plna" and "--modle": CLI11 says of neither what was meant.
+/// Suggests names for typos such as "plna" and "--modle", which CLI11 does not.
 void check_names(const CLI::App& app, int argc, char** argv) {
   if (argc < 2) return;
   const std::string word = argv[1];
@@ -162,14 +162,14 @@ void check_names(const CLI::App& app, int argc, char** argv) {
   diagnostics.throw_if_any();
 }
 
-/// Leaves the command in `app`; what --help or --version asks for, else nothing. Throws ConfigError.
+/// Parses the command line into `app`. Returns the text of --help or --version, if asked for. Throws ConfigError.
 std::optional<std::string> parse(CLI::App& app, int argc, char** argv) {
   for (int i = 1; i < argc; ++i)
     if (!is_utf8(argv[i])) throw config::ConfigError({{{"command line", 0, argv[i]}, "expected UTF-8"}});
   check_names(app, argc, argv);
   try {
     std::vector<std::string> words = with_explained(app, argc, argv);
-    std::reverse(words.begin(), words.end());  // CLI11 takes them from the back.
+    std::reverse(words.begin(), words.end());  // CLI11 takes arguments from the back.
     app.parse(words);
     check_numbers(app);
     return std::nullopt;
@@ -215,10 +215,10 @@ int run(int argc, char** argv) {
   } catch (const config::ConfigError& error) {
     print_errors(error, as_json);
     return kBadInput;
-  } catch (const std::range_error& error) {  // Sizes whose times overflow (costmodel/pipeline/limits.h).
+  } catch (const std::range_error& error) {  // Overflow of times (costmodel/pipeline/limits.h).
     print_errors(config::ConfigError({{{"command line", 0, ""}, error.what()}}), as_json);
     return kBadInput;
-  } catch (const std::system_error& error) {  // Of files, disks and threads: nothing that we decide.
+  } catch (const std::system_error& error) {  // From files, disks or threads.
     print_errors(config::ConfigError({{{"system", 0, ""}, error.what()}}), as_json);
     return kBadInput;
   } catch (const std::bad_alloc&) {
@@ -228,8 +228,8 @@ int run(int argc, char** argv) {
   }
 }
 
-/// Files that are opened later must not become the stdout or stderr that our caller closed. What is written to these
-/// fails, as it should.
+/// Opens /dev/null on closed standard streams, so that no file that we open later becomes stdout or stderr. Writes to
+/// them still fail, as they should.
 void occupy_closed_streams() {
   int opened = 0;
   do opened = ::open("/dev/null", O_RDONLY);
@@ -237,7 +237,7 @@ void occupy_closed_streams() {
   if (opened >= 0) ::close(opened);
 }
 
-/// What TBB throws where the system makes no more threads.
+/// Whether TBB threw because the system refused a thread.
 bool is_of_threads(const std::exception& error) { return std::string_view(error.what()).starts_with("pthread_"); }
 
 }  // namespace

@@ -9,14 +9,15 @@
 #include "planner/cli/commands.h"
 #include "planner/cli/outputs.h"
 
-// Where memory ends the program does, with a message: to unwind takes memory, and passes through code that cannot.
+// Lack of memory ends the program with a message. It does not throw: unwinding allocates, and passes through code that
+// cannot be unwound.
 namespace foldwise::cli {
 namespace {
 
-/// Written as it stands: there is no memory to make it.
+/// The complete message: there is no memory to format it then.
 const char* no_memory = "";
 
-/// Of an exception that nobody may catch: it was thrown on a thread of its own, or while another one was handled.
+/// std::terminate handler: an exception escaped a thread, or was thrown while another one was handled.
 [[noreturn]] void end_by_exception() {
   try {
     if (const std::exception_ptr thrown = std::current_exception()) std::rethrow_exception(thrown);
@@ -46,7 +47,7 @@ void end_without_memory_as(bool json) {
 }  // namespace foldwise::cli
 
 #ifdef FW_MIMALLOC
-// mimalloc's own are C: they know of no handler, and abort without a word. Its free() and delete are one.
+// mimalloc's operator new is C code: it ignores the new handler and aborts without a message. Its free() serves delete.
 void* operator new(std::size_t size) {                        // NOLINT(misc-new-delete-overloads)
   void* found = std::malloc(std::max<std::size_t>(1, size));  // NOLINT(cppcoreguidelines-no-malloc): mimalloc's.
   if (found == nullptr) foldwise::cli::end_without_memory();

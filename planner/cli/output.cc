@@ -65,7 +65,7 @@ void print_and_write(const std::function<void()>& print, const std::function<voi
   std::exception_ptr not_printed;
   try {
     print();
-  } catch (...) {  // A reader that has seen enough, head or less, is no reason to write nothing.
+  } catch (...) {  // A closed stdout (head, less) must not prevent writing the files.
     not_printed = std::current_exception();
   }
   write();
@@ -76,7 +76,7 @@ void print_note(const std::string& text) { static_cast<void>(std::fputs((text + 
 
 namespace {
 
-/// The first rule that a text names, before a colon; empty: none.
+/// The first rule that a text names before a colon; empty: none.
 std::string first_rule_in(const std::string& text) {
   std::string first;
   std::size_t at = std::string::npos;
@@ -88,7 +88,7 @@ std::string first_rule_in(const std::string& text) {
   return first;
 }
 
-/// An argument of the library ("max_step_time", "set ep") as the option that gave it: "--max-step-time", "--set ep".
+/// Renames an argument of the library ("max_step_time", "set ep") to its option: "--max-step-time", "--set ep".
 config::Diagnostic as_option(config::Diagnostic mistake) {
   config::Location& where = mistake.where;
   if (where.file != config::kArguments) return mistake;

@@ -28,7 +28,7 @@ namespace {
 namespace fs = std::filesystem;
 using nlohmann::json;
 
-// What --help shows for the value is what tells outputs from other options.
+// Value names in --help, which mark an option as an output.
 constexpr const char* kFile = "FILE";
 constexpr const char* kFolder = "DIRECTORY";
 
@@ -36,7 +36,7 @@ struct Output {
   std::string option, path;
 };
 
-/// Texts of an option that may be paths: "system=mine.json,h200" has three.
+/// Adds the parts of an option's text that may be paths: "system=mine.json,h200" has three.
 void add_words(const std::string& text, std::vector<std::string>& words) {
   words.push_back(text);
   if (text.find('=') == std::string::npos) return;
@@ -47,15 +47,15 @@ void add_words(const std::string& text, std::vector<std::string>& words) {
   }
 }
 
-/// The files that reading `path` reads: itself and, of JSON whatever it is called, those that it names.
+/// Adds the files that reading `path` reads: itself and, if it is JSON, the files that it names, recursively.
 void add_inputs(const std::string& path, std::set<std::string>& inputs) {
   static const std::set<std::string> name_files = {"base", "defaults", "extends", "model", "system"};  // Keys.
   std::error_code error;
-  if (fs::is_fifo(path, error)) inputs.insert(path);  // To be read once, and not by us.
+  if (fs::is_fifo(path, error)) inputs.insert(path);  // A FIFO can only be read once, by the command.
   if (!fs::is_regular_file(path, error) || !inputs.insert(path).second) return;
   std::set<std::string> names;
   bool names_file = false;
-  // Keeps no value: the file may be of any size and depth.
+  // Keeps no values: the file may have any size and depth.
   const auto take = [&](int /*depth*/, json::parse_event_t event, const json& value) {
     if (event == json::parse_event_t::key) names_file = name_files.contains(value.get_ref<const std::string&>());
     if (event == json::parse_event_t::value && value.is_string() && names_file) names.insert(value.get<std::string>());
@@ -65,14 +65,14 @@ void add_inputs(const std::string& path, std::set<std::string>& inputs) {
   std::ifstream in(path, std::ios::binary);
   try {
     const json nothing = json::parse(in, take, false);
-  } catch (const std::ios_base::failure&) {  // Whoever reads it whole says so.
+  } catch (const std::ios_base::failure&) {  // The command that reads it reports the error.
   }
   for (const std::string& name : names)
     for (const fs::path& place : {fs::path(path).parent_path() / name, fs::path(name)})
       add_inputs(place.lexically_normal().string(), inputs);
 }
 
-/// Whether `file` has a name that `plan` or `calibrate` gives to what it writes into `folder`.
+/// Whether `plan` or `calibrate` may write a file of this name into `folder`.
 bool written_into(const std::string& folder, const std::string& file) {
   std::error_code error;
   const std::string name = fs::path(file).filename().string();
@@ -141,7 +141,7 @@ void check_outputs(const CLI::App& command) {
 
 namespace {
 
-/// What a signal that ends us must remove; a handler may call nothing but unlink() and rmdir().
+/// Paths that a signal handler removes. It may only call unlink() and rmdir().
 struct LeftBehind {
   std::array<char, PATH_MAX> lock{};
   std::vector<std::string> folders;
@@ -175,10 +175,10 @@ OwnFolder::OwnFolder(std::string path) : path_(std::move(path)), lock_((fs::path
   fs::create_directories(path_, error);
   if (error) fail(fmt::format("cannot be made: {}", error.message()));
   for (;;) {
-    // A program that we start has it too: if we are killed, what it measures is still its own.
+    // Programs that we start inherit the lock, and keep it if we are killed.
     descriptor_ = ::open(lock_.c_str(), O_RDWR | O_CREAT | O_NOFOLLOW, 0666);
     if (descriptor_ < 0) fail(fmt::format("cannot be written: {}", std::strerror(errno)));
-    // On a file system without locks two may write, as without this class.
+    // File systems without locks give no protection.
     if (::flock(descriptor_, LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK) {
       ::close(std::exchange(descriptor_, -1));
       fail("another foldwise writes into it");
@@ -186,7 +186,7 @@ OwnFolder::OwnFolder(std::string path) : path_(std::move(path)), lock_((fs::path
     struct stat mine {
     }, there{};
     if (::fstat(descriptor_, &mine) == 0 && ::stat(lock_.c_str(), &there) == 0 && mine.st_ino == there.st_ino) break;
-    ::close(descriptor_);  // Its last owner removed it between our opening and our locking.
+    ::close(descriptor_);  // Its last owner removed it between our open() and flock().
   }
   LeftBehind& all = left_behind();
   for (const fs::path& folder : made_) all.folders.push_back(folder.string());
@@ -203,7 +203,7 @@ void OwnFolder::give_up() {
     ::unlink(lock_.c_str());
     ::close(descriptor_);
   }
-  for (const fs::path& folder : made_) ::rmdir(folder.c_str());  // Fails where something is in it.
+  for (const fs::path& folder : made_) ::rmdir(folder.c_str());  // Fails if the folder is not empty.
 }
 
 void OwnFolder::fail(const std::string& what) {

@@ -4,22 +4,22 @@
 #include <string>
 #include <vector>
 
-// What commands write to. main() looks at all of a command's outputs before its work starts: an answer of minutes is
-// not lost to a mistyped directory, nor an input to its own answer.
+// Outputs of commands. main() checks all of them before a command starts: a mistyped directory must not cost a long
+// answer, and an answer must not overwrite its own input.
 namespace foldwise::cli {
 
-/// Adds an option that names a file to write; a command leaves it alone where `path` is empty.
+/// Adds an option for an output file. An empty `path` means no output.
 CLI::Option* add_output_file(CLI::App& command, const std::string& name, std::string& path, const std::string& what);
-/// Adds one that names a directory to write files into, which is made where it is missing.
+/// Adds an option for an output directory, which is created if missing.
 CLI::Option* add_output_folder(CLI::App& command, const std::string& name, std::string& path, const std::string& what);
 
-/// Throws ConfigError with everything that is wrong with the outputs given: a directory that is missing or closed, a
-/// file that the command reads too (named on the command line or, directly or not, in a JSON file that is), one that
-/// two options name, or that stdout goes to.
+/// Throws ConfigError with all problems of the outputs: a missing or read-only directory, a file that the command also
+/// reads (named on the command line, or by a JSON file that it reads), a file named by two options or connected to
+/// stdout.
 void check_outputs(const CLI::App& command);
 
-/// A directory that no other foldwise writes while this lives. Made if it is missing; if nothing is put in it, it is
-/// removed again. Throws ConfigError: another has it, or it cannot be made.
+/// Exclusive write access to a directory. Creates it if missing, and removes it if nothing was written. Throws
+/// ConfigError if another process has it, or if it cannot be created.
 class OwnFolder {
  public:
   explicit OwnFolder(std::string path);
@@ -32,12 +32,11 @@ class OwnFolder {
   void give_up();
 
   std::string path_, lock_;
-  std::vector<std::filesystem::path> made_;  ///< From the inmost outwards.
+  std::vector<std::filesystem::path> made_;  ///< Innermost first.
   int descriptor_ = -1;
 };
 
-/// What a program that ends at once must not leave: the lock of its OwnFolder, and the folders made for it. Calls
-/// nothing that a handler of signals may not call.
+/// Removes the lock of an OwnFolder and the folders created for it, if the program ends early. Async-signal-safe.
 void remove_left_behind() noexcept;
 
 }  // namespace foldwise::cli

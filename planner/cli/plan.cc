@@ -31,21 +31,21 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr const char* kReport = "report.html";  ///< In --out, beside the plans.
+constexpr const char* kReport = "report.html";  ///< In the --out folder, beside the plans.
 
 struct PlanOptions {
   planner::PlanAsked asked;
   std::vector<std::string> sets;
-  std::vector<std::string> why_not;  ///< "tp=4,pp=8": a question each.
+  std::vector<std::string> why_not;  ///< "tp=4,pp=8": one question each.
   std::vector<std::string> measured;
-  std::string from, out, html;  ///< Paths; empty: not given.
+  std::string from, out, html;  ///< Paths; empty: none.
   std::vector<std::string> explain;
   bool verbose = false;
   std::string format = "text";
   bool log_search = false;
 };
 
-/// "key=value,key=value" of each --why-not.
+/// Reads the "key=value,key=value" text of each --why-not.
 std::vector<planner::PlanAsked::Values> read_questions(const std::vector<std::string>& texts,
                                                        config::Diagnostics& diagnostics) {
   std::vector<planner::PlanAsked::Values> questions;
@@ -64,7 +64,7 @@ std::vector<planner::PlanAsked::Values> read_questions(const std::vector<std::st
 
 volatile std::sig_atomic_t interrupted = 0;
 
-void (*end_program)(int) = SIG_DFL;  ///< What Ctrl-C did before.
+void (*end_program)(int) = SIG_DFL;  ///< Signal handler that was installed before ours.
 
 const char* name_of(planner::Work work) {
   switch (work) {
@@ -84,7 +84,7 @@ const char* name_of(planner::Work work) {
   return "more plans";
 }
 
-/// Ctrl-C ends the search with what it has, a second one the program.
+/// The first Ctrl-C ends the search with its best plans so far, the second one ends the program.
 std::function<bool(const planner::Progress&)> progress_in(ProgressLines& lines) {
   end_program = std::signal(SIGINT, [](int) {
     interrupted = 1;
@@ -111,9 +111,9 @@ std::function<bool(const planner::Progress&)> progress_in(ProgressLines& lines) 
   };
 }
 
-using Files = std::map<std::string, std::string>;  ///< Texts by name.
+using Files = std::map<std::string, std::string>;  ///< File contents by name.
 
-/// Arguments and Slurm job of a plan: STEM.flags, .sbatch. What no argument says stands on stderr.
+/// Adds STEM.flags and STEM.sbatch of a plan. Notes what Megatron's arguments cannot express on stderr.
 void add_launch(Files& files, const fs::path& folder, const std::string& stem, const planner::Run& run) {
   try {
     const planner::Launch launch = planner::launch_of(run);
@@ -129,7 +129,7 @@ void add_run(Files& files, const fs::path& folder, const std::string& stem, cons
   add_launch(files, folder, stem, foldwise::parse_run(text, (folder / (stem + ".json")).string()));
 }
 
-/// Run file and launch of each plan and of each run to measure: plan-1.json, .flags, .sbatch, suggest-1.json ...
+/// Run file and launch files of each plan and of each suggested run: plan-1.json, .flags, .sbatch, suggest-1.json ...
 Files files_of(const fs::path& folder, const planner::PlanAnswer& answer) {
   Files files;
   const std::vector<planner::Plan>& plans = answer.answered.result.plans;
@@ -150,8 +150,8 @@ bool is_of_plan(const std::string& name) {
   return std::regex_match(name, name_pattern);
 }
 
-/// Moves plans that stand in the folder and are not these, and the page about them, into a folder before-N of it: what
-/// a job may be started from is not replaced, and a folder has the plans of one answer.
+/// Moves other plans and their page in the folder to a subfolder before-N. Files that a job may use are thus never
+/// overwritten, and a folder holds the plans of one answer.
 void set_aside(const fs::path& folder, const Files& files) {
   std::vector<fs::path> others;
   for (const fs::path& path : fs::directory_iterator(folder)) {
@@ -169,7 +169,7 @@ void set_aside(const fs::path& folder, const Files& files) {
   print_note(fmt::format("{}: held other plans, which are in {} now", folder.string(), aside.string()));
 }
 
-/// All of them or, where there is no room for one, none.
+/// Writes all files, or none if the disk is full.
 void write_files(const std::string& directory, const Files& files) {
   config::StagedFiles staged;
   for (const auto& [name, text] : files) staged.add(fs::path(directory) / name, text);
@@ -181,7 +181,7 @@ void write_files(const std::string& directory, const Files& files) {
   staged.commit();
 }
 
-/// The schedule of the first plan.
+/// The schedule of plan 1.
 std::vector<planner::Picture> pictures_of(const planner::Answered& answered) {
   if (answered.result.plans.empty()) return {};
   const planner::Plan& first = answered.result.plans.front();
@@ -189,7 +189,7 @@ std::vector<planner::Picture> pictures_of(const planner::Answered& answered) {
   return {schedule_picture(run, foldwise::compose(run), first.prediction)};
 }
 
-/// What the answer rests on that the command line does not say.
+/// Assumptions of the answer that the command line does not state.
 std::vector<std::string> defaults_of(const CLI::App& command, const planner::PlanProblem& problem) {
   std::vector<std::string> list;
   const auto add = [&](const char* option, const std::string& text) {
@@ -208,7 +208,7 @@ std::vector<std::string> defaults_of(const CLI::App& command, const planner::Pla
   return list;
 }
 
-/// What to do with plan 1: commands to be copied.
+/// Commands for plan 1, to be copied.
 std::vector<std::string> next_of(const PlanOptions& options, const planner::PlanAnswer& answer) {
   if (answer.answered.result.plans.empty()) return {};
   const std::string folder = options.out.empty() ? "plans" : options.out;

@@ -16,7 +16,7 @@ using planner::read_sets;
 using planner::request_of;
 
 void add_plan_arguments(CLI::App& command, PlanArguments& arguments);
-/// The runs of run files and lists of them; adds what is wrong with them.
+/// Reads the runs of run files and run lists; adds their mistakes to `diagnostics`.
 [[nodiscard]] std::vector<planner::Run> read_runs(const std::vector<std::string>& files,
                                                   config::Diagnostics& diagnostics);
 

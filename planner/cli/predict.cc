@@ -20,7 +20,7 @@ namespace {
 
 struct PredictOptions {
   std::string file, release;
-  std::string trace, svg, html;  ///< Paths; empty: not asked for.
+  std::string trace, svg, html;  ///< Paths; empty: none.
   CostArguments cost;
   std::vector<std::string> explain;
   std::string format = "text";
@@ -60,7 +60,7 @@ int predict(const PredictOptions& options) {
 }  // namespace
 
 void add_predict(CLI::App& app, Command& chosen) {
-  auto options = std::make_shared<PredictOptions>();  // Shared with the callback, which outlives this call.
+  auto options = std::make_shared<PredictOptions>();  // Shared with the callback, which outlives this function.
   CLI::App* command = app.add_subcommand("predict", "Predict time and memory of one run");
   command->add_option("run", options->file, "Run file (JSON)")->required();
   add_release(*command, options->release, "the run file's");

@@ -11,7 +11,7 @@
 #include "planner/models/models.h"
 #include "planner/run/fields.h"
 
-// What shells and `man` know of the commands, made of what their --help is made of.
+// Shell completions and the manual page, from the same data as --help.
 namespace foldwise::cli {
 namespace {
 
@@ -19,7 +19,7 @@ std::vector<CLI::App*> commands_of(CLI::App& app) {
   return app.get_subcommands([](const CLI::App*) { return true; });
 }
 
-/// "--gpus", "-h,--help"; of a positional its name.
+/// "--gpus", "-h,--help"; for a positional its name.
 std::string names_of(const CLI::Option& option) { return option.get_name(false, true); }
 
 std::vector<std::string> long_names(const CLI::App& command) {
@@ -29,7 +29,7 @@ std::vector<std::string> long_names(const CLI::App& command) {
   return names;
 }
 
-/// "key=" of every field that can be set.
+/// "key=" of every settable field.
 std::vector<std::string> settable_keys() {
   std::vector<std::string> keys;
   for (const planner::Field& f : planner::fields())
@@ -37,7 +37,7 @@ std::vector<std::string> settable_keys() {
   return keys;
 }
 
-/// Those that an option or a positional takes, as far as they are a closed set: what CLI::IsMember lists, or our names.
+/// Values of an option or positional, if they are a fixed set: those of CLI::IsMember, or names that we know.
 std::vector<std::string> values_of(const CLI::App& command, const CLI::Option& option) {
   const std::string name = option.get_lnames().empty() ? option.get_name() : option.get_lnames().front();
   if (name == "model" || (name == "name" && command.get_name() == "models")) return planner::built_in_models();
@@ -83,7 +83,7 @@ complete -o bashdefault -o default -F _foldwise foldwise
                      fmt::join(names, " "), fmt::join(own, " "), values, options);
 }
 
-/// In single quotes of a shell, and of a description in zsh's brackets.
+/// Quotes for a shell, within a description in zsh's brackets.
 std::string quoted(std::string text) {
   for (std::size_t at = 0; (at = text.find('\'', at)) != std::string::npos; at += 4) text.replace(at, 1, "'\\''");
   return '\'' + text + '\'';
@@ -97,7 +97,7 @@ std::string in_brackets(std::string text) {
 
 bool takes_value(const CLI::Option& option) { return option.get_type_size() != 0; }
 
-/// zsh's _arguments: the descriptions of the help.
+/// Completion for zsh with _arguments; descriptions come from the help.
 std::string zsh_completion(CLI::App& app) {
   std::string commands, cases;
   for (CLI::App* command : commands_of(app)) {
@@ -157,7 +157,7 @@ std::string fish_completion(CLI::App& app) {
   return out;
 }
 
-/// Text of a manual page: no sign of it is taken for a request.
+/// Escapes text for a manual page, so that roff interprets none of it.
 std::string roff(std::string_view text) {
   std::string result;
   for (const char c : text) {
@@ -180,7 +180,7 @@ std::string roff_option(const CLI::Option& option) {
   return out + '\n';
 }
 
-/// In the groups of the help.
+/// Options in the groups of the help.
 std::string roff_options(const CLI::App& command) {
   std::string out;
   for (const CLI::Option* option : command.get_options())

@@ -25,12 +25,12 @@ namespace foldwise::cli {
 namespace {
 
 struct SweepOptions : PlanArguments {
-  std::string run;  ///< Empty: plans.
+  std::string run;  ///< Empty: the sweep plans.
   bool plan = false;
   std::vector<std::string> sets;
-  std::string out, svg, html;  ///< Paths; empty: rows go to stdout, no chart, no page.
+  std::string out, svg, html;  ///< Paths; empty: rows to stdout, no chart, no page.
   std::string y = "tokens_per_s_per_gpu";
-  std::string format;  ///< Empty: a table in a terminal, else CSV.
+  std::string format;  ///< Empty: a table on a terminal, else CSV.
   CostArguments cost;
 };
 
@@ -45,7 +45,8 @@ planner::SweepQuestion question_of(const SweepOptions& options, bool plan_argume
     diagnostics.error({"command line", 0, "--plan"}, "needed for what `plan` is asked: --model, --gpus, --pin, ...");
   if (!options.run.empty()) {
     nlohmann::json run = config::Document::load(options.run).root();
-    if (!options.release.empty() && run.is_object()) run["release"] = options.release;  // Whatever the file says.
+    if (!options.release.empty() && run.is_object())
+      run["release"] = options.release;  // --release overrides the file's.
     return planner::RunQuestion{options.run, std::move(run)};
   }
   diagnostics.error({"command line", 0, "sweep"}, "expected a run file, or --plan");
@@ -70,15 +71,15 @@ planner::Sweep sweep_of(const SweepOptions& options, bool plan_arguments_given) 
   return {std::move(question), std::move(axes), training, version()};
 }
 
-/// What the page of a sweep shows: the table, the same of rows that were found as of rows that were computed.
+/// Data of a sweep's page. Rows read from a file and computed rows give the same table.
 nlohmann::json page_json(const planner::Sweep& sweep, std::vector<planner::SweepRow> rows) {
   nlohmann::json axes = nlohmann::json::array();
   for (const planner::Axis& axis : sweep.axes()) axes.push_back(axis.key);
-  for (planner::SweepRow& row : rows) row.erase("run");  // CSV has none.
+  for (planner::SweepRow& row : rows) row.erase("run");  // CSV rows do not have it.
   return {{"axes", axes}, {"columns", sweep.columns()}, {"rows", std::move(rows)}, {"systems", sweep.systems()}};
 }
 
-/// Draws how many points are done.
+/// Draws the progress in points.
 void draw_share(ProgressLines& lines, std::size_t done, std::size_t all) {
   if (lines.is_due())
     lines.draw({fmt::format("{}  {} of {} points", share_bar(static_cast<double>(done) / static_cast<double>(all)),

@@ -16,9 +16,10 @@ namespace {
 using costmodel::Cause;
 using costmodel::DetailEntry;
 using costmodel::kPowerLimit;
-constexpr double kWorthChanging = 0.01;  ///< Of the predicted step: changes that gain less are not named.
+constexpr double kWorthChanging =
+    0.01;  ///< Share of the predicted step time. Changes that gain less are not suggested.
 
-/// Of a trace's line, as of the prediction's.
+/// Kind of a trace's line, in the terms of predicted lines.
 std::string kind_of(const TracedLine& line) { return (line.recomputed ? std::string(kRecomputed) : "") + line.kind; }
 
 void add(Cause cause, const std::string& kind, const std::string& module, const std::string& group, std::size_t run,
@@ -53,8 +54,8 @@ void check(const Run& run, const std::vector<Trace>& traces) {
   diagnostics.throw_if_any();
 }
 
-// The run's hardware at the host that the step waited for, less what the profiler cost it, where the run knows. Other
-// differences have reasons of their own.
+// The run's hardware with a host that fits the measured host waits, without the profiler's cost if the run states it.
+// Other differences are left alone: they have other causes.
 costmodel::Hardware site_of(const Run& run, Diagnosis& d) {
   d.site_step_s = d.predicted_s();
   const hwprofiles::Profile profile = profile_of(run);
@@ -71,7 +72,7 @@ costmodel::Hardware site_of(const Run& run, Diagnosis& d) {
 }  // namespace
 
 double power_stretch(const costmodel::StagePrediction& stage) {
-  // What the power limit adds is no kernel: each computing one takes its share of it.
+  // The power limit is not a kernel: its time is spread over all compute in proportion.
   double compute = 0.0, limit = 0.0;
   for (const DetailEntry& e : stage.detail)
     if (e.cause == Cause::kCompute) (e.kind == kPowerLimit ? limit : compute) += e.seconds.to<double>();
@@ -89,7 +90,7 @@ ExplainedLines predicted_lines(const costmodel::StagePrediction& stage) {
     add(e.cause, e.kind, communicates ? "" : e.module, e.group, kPredicted, whole - again, lines);
     add(e.cause, std::string(kRecomputed) + e.kind, e.module, e.group, kPredicted, again, lines);
   }
-  // A transfer of the pipeline waits for its peer: the trace cannot tell it from the bubble.
+  // Pipeline transfers wait for their peer, so a trace cannot distinguish them from the bubble.
   add(Cause::kCommunication, "send_recv", "", "pp", kPredicted, stage.bubble.to<double>(), lines);
   return lines;
 }

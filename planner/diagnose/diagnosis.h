@@ -19,81 +19,82 @@
 #include "planner/run/run_file.h"
 #include "planner/search/changes.h"
 
-// Why a run is slower than predicted: a measured step beside the prediction, and what stands out. docs/diagnose.md
+// Why a run is slower than predicted: compares a measured step with the prediction. docs/diagnose.md
 namespace foldwise::planner {
 
-/// A flag of Megatron that a finding may come from.
+/// A Megatron flag that may cause a finding.
 struct FlagBehind {
-  std::string flag;          ///< "--moe-permute-fusion"
-  std::string field, value;  ///< Of the run: "software.permute", "fused"; empty: a flag that no field is.
+  std::string flag;  ///< "--moe-permute-fusion"
+  std::string field,
+      value;  ///< The run's field and its value: "software.permute", "fused"; empty if no field stands for the flag.
 };
 
-/// Something that makes the step longer than predicted.
+/// A cause that makes the step longer than predicted.
 struct Finding {
   std::string what;
-  double seconds = 0.0;  ///< Of the measured step, beyond the prediction.
+  double seconds = 0.0;  ///< Its share of the measured step beyond the prediction.
   std::string evidence;
-  /// Empty: no flag mends it. None: not known.
+  /// Empty: no flag helps. Nullopt: not known.
   std::optional<std::vector<FlagBehind>> flags{};
 };
 
-/// A change of the run that is predicted to be faster.
+/// A change to the run that is predicted to make it faster.
 struct Suggestion {
   Change change;
-  /// What Megatron is started with otherwise ("--micro-batch-size 4 instead of 2"); none: not known, or arguments
-  /// cannot say the run.
+  /// Changed Megatron arguments ("--micro-batch-size 4 instead of 2"); nullopt: not known, or the run cannot be
+  /// expressed as arguments.
   std::optional<std::vector<std::string>> flags{};
 };
 
-/// Part of what the measured step is longer than the predicted one.
+/// One reason for the difference between the measured and the predicted step.
 struct Reason {
   std::string what;      ///< "slower kernels", "low clock", "waiting for the host", ...: docs/diagnose.md.
-  double seconds = 0.0;  ///< Below 0: what is shorter than predicted.
+  double seconds = 0.0;  ///< Negative if shorter than predicted.
 };
 
-/// Of kinds of lines whose ops run again in backward.
+/// Prefix of the kinds of lines whose ops run again in backward.
 inline constexpr std::string_view kRecomputed = "recomputed ";
 
-/// What the power limit makes of a kernel's predicted time, of all of them alike.
+/// Factor by which the power limit stretches the predicted time of every kernel.
 [[nodiscard]] double power_stretch(const costmodel::StagePrediction& stage);
 
-/// What the prediction of a stage has, in the terms of a trace: the first of the line's seconds.
+/// Lines of the prediction of a stage, in the terms of a trace. The predicted time is the first of a line's seconds.
 [[nodiscard]] ExplainedLines predicted_lines(const costmodel::StagePrediction& stage);
 
-/// What a waterfall's line of the measured step is of; null: the step has none.
+/// The measured line behind a line of the waterfall; nullptr if the measured step has none.
 [[nodiscard]] const TracedLine* traced_line(const TracedStep& step, const ExplainedTime& line);
 
 struct Diagnosis {
   std::string file, device;
   std::int64_t rank = -1;
-  std::size_t stage = 0;      ///< Pipeline stage that the trace is of.
+  std::size_t stage = 0;      ///< Pipeline stage of the traced rank.
   std::vector<double> steps;  ///< Seconds of each step in the trace.
-  std::size_t step = 0;       ///< The one that is laid beside the prediction: the median.
+  std::size_t step = 0;       ///< Index of the step that is compared with the prediction: the median.
   MappedKernels kernels;      ///< Of the first trace.
   TracedStep measured;
-  std::shared_ptr<const costmodel::Step> composed;  ///< Of the run, which must outlive it.
+  std::shared_ptr<const costmodel::Step> composed;  ///< Of the run. The run must outlive it.
   costmodel::Prediction prediction;
-  Waterfall waterfall;            ///< Predicted and measured; the lines of both add up.
-  GpuSpeed speed;                 ///< Against the prediction.
-  std::vector<Reason> reasons;    ///< They add up to measured minus predicted. Longest first.
+  Waterfall waterfall;            ///< Predicted and measured step. The lines of each add up to its time.
+  GpuSpeed speed;                 ///< Relative to the prediction.
+  std::vector<Reason> reasons;    ///< Longest first. They add up to the measured minus the predicted time.
   std::vector<Finding> findings;  ///< Largest first.
   RankComparison ranks;
-  /// What waiting for the host says of the site; none for a run whose hardware is no profile's.
+  /// Site parameters that fit the host waits; nullopt if the run's hardware is no built-in or loaded profile.
   std::optional<SiteFit> site;
-  double site_step_s = 0.0;         ///< Predicted with the site's factors, or as predicted.
-  std::vector<Suggestion> changes;  ///< Up to three single ones that fit and are predicted faster there.
-  std::int64_t most_allocated = -1, most_reserved = -1;  ///< Bytes, as Trace has them.
+  double site_step_s = 0.0;  ///< Predicted step time with the site's factors, or without them if `site` is not set.
+  std::vector<Suggestion> changes;  ///< Up to three single changes that fit and are predicted faster on this site.
+  std::int64_t most_allocated = -1, most_reserved = -1;  ///< Bytes; see Trace.
   std::optional<TracedMemory> memory;
-  std::optional<double> unprofiled_s;  ///< The run's own measured.step_time_s: what a step takes without a profiler.
+  std::optional<double> unprofiled_s;  ///< measured.step_time_s of the run: step time without a profiler.
 
   [[nodiscard]] double measured_s() const { return steps[step]; }
   [[nodiscard]] double predicted_s() const { return prediction.step_time.to<double>(); }
-  /// Predicted, of the stage.
+  /// Predicted memory of the traced stage.
   [[nodiscard]] const costmodel::StageMemory& stage_memory() const { return prediction.memory.at(stage); }
 };
 
-/// `traces`: of different ranks of the run; the first is laid beside the prediction of its pipeline stage. Throws
-/// ConfigError: a trace without a whole step, two of one rank, one of a job of more or fewer GPUs.
+/// `traces`: of different ranks of the run. The first one is compared with the prediction of its pipeline stage. Throws
+/// ConfigError for a trace without a complete step, two traces of one rank, and a trace of a job of another size.
 [[nodiscard]] Diagnosis diagnose(const Run& run, const std::vector<Trace>& traces);
 
 /// docs/output.md#diagnose

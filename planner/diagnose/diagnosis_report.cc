@@ -22,7 +22,7 @@ json speed_json(const GpuSpeed& speed) {
           {"slow", kNames[static_cast<std::size_t>(speed.slow())]}};
 }
 
-/// Bytes by cause: what a rank holds between steps, and what the step adds.
+/// Bytes by owner: what a rank holds between steps, and what the step adds.
 json memory_json(const Diagnosis& d) {
   if (d.most_allocated < 0) return nullptr;
   json owned = json::array();
@@ -233,7 +233,8 @@ json diagnosis_json(const Run& run, const Diagnosis& d) {
 
 namespace {
 
-/// "H100" of "H100-SXM-80GB" is a word of "NVIDIA H100 80GB HBM3". What a trace does not say is not held against it.
+/// Whether a trace's device is the GPU of a system: "H100" of "H100-SXM-80GB" is a word of "NVIDIA H100 80GB HBM3".
+/// True if the trace does not name its device.
 bool is_of_gpu(const std::string& device, const std::string& gpu) {
   const std::string name = gpu.substr(0, gpu.find('-'));
   const auto is_word = [&](std::size_t at) {

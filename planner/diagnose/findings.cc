@@ -21,8 +21,9 @@ namespace {
 using costmodel::Cause;
 using costmodel::kPowerLimit;
 
-constexpr double kWorthNaming = 0.01;  ///< Of the measured step: smaller differences are no findings.
-constexpr double kSlowLink = 0.7;      ///< Of the others' bandwidth: a NIC at half rate is below it, and noise above.
+constexpr double kWorthNaming = 0.01;  ///< Share of the measured step. Smaller differences are not findings.
+constexpr double kSlowLink =
+    0.7;  ///< Share of the other groups' bandwidth. A NIC at half rate is below it, noise is above it.
 
 bool is(const ExplainedTime& line, Cause cause) { return line.cause == to_string(cause); }
 bool runs_again(const ExplainedTime& line) { return line.kind.starts_with(kRecomputed); }
@@ -36,7 +37,7 @@ std::string longest_kernels(const TracedLine& line) {
   return text;
 }
 
-/// What the line takes longer because all kernels do.
+/// Extra time of a line because the GPU runs all kernels more slowly.
 double slow_part(const ExplainedTime& line, const GpuSpeed& speed) {
   const SlowGpu slow = speed.slow();
   const double predicted = line.seconds[kPredicted], measured = line.seconds[kMeasured];
@@ -70,8 +71,8 @@ std::string evidence_of(const GpuSpeed& speed, std::string_view beside) {
       speed.products, beside, clock, 100.0 * speed.spread, speed.memory_bound, 100.0 * speed.interrupted);
 }
 
-/// What the power limit takes back. A second in which no product runs lets the GPU cool, and its products are faster
-/// then: docs/formulas.md#power, of the predicted step as a whole.
+/// Reaction of the power limit: while no product runs the GPU cools, and the products that follow run faster
+/// (docs/formulas.md#power, for the predicted step as a whole).
 class Power {
  public:
   explicit Power(const Diagnosis& d) {
@@ -87,7 +88,7 @@ class Power {
     products_ = products;
   }
 
-  /// What a step takes longer with `seconds` more without products.
+  /// Increase of the step time for `seconds` more without products.
   [[nodiscard]] double of(double seconds) const {
     if (lost_ <= 0.0 || seconds <= 0.0) return seconds;
     return seconds + costmodel::limited_products(Seconds{products_}, lost_, Seconds{others_ + seconds}).to<double>() -
@@ -110,14 +111,14 @@ Finding of_communication(const ExplainedTime& line, const TracedStep& step, cons
   return finding;
 }
 
-/// What the kernels of a module do longer than predicted, of all kinds together.
+/// Time of a module's kernels beyond the prediction, over all kinds.
 struct ModuleTime {
-  double products = 0.0, others = 0.0;  ///< Seconds more.
+  double products = 0.0, others = 0.0;  ///< Extra seconds.
   std::string evidence;
 };
 
-/// The linear layer of the module whose products are furthest below the predicted rate forward; empty: sizes are not
-/// recorded, or none is.
+/// The module's linear layer whose forward GEMM is furthest below the predicted rate; empty if sizes are not recorded
+/// or no layer is too slow.
 std::string slowest_shape(const Diagnosis& d, const std::string& module) {
   constexpr double kAbove = 1.02, kTera = 1e12;
   const double stretch = power_stretch(d.prediction.stages[d.stage]);
@@ -191,7 +192,7 @@ void add_experts(const Diagnosis& d, std::vector<Finding>& findings) {
   const double experts = seconds(experts_ns);
   if (d.ranks.ranks.size() > 1) {
     const RankReport& busiest = *std::ranges::max_element(d.ranks.ranks, {}, &RankReport::busiest);
-    // What the experts would take with the mean of the ranks' rows.
+    // Time of the experts if every rank had the mean number of rows.
     const double mean = rows.mean > 0.0 ? experts * rows.mean_of_ranks / rows.mean : 0.0;
     findings.push_back({"experts are uneven: all ranks of the group wait for the one with most rows",
                         mean * (rows.busiest_over_mean - 1.0),
@@ -218,7 +219,7 @@ void add_links(const Diagnosis& d, std::vector<Finding>& findings) {
                        1e-9 * link.bandwidth, 1e-9 * *link.of_others, link.calls, 1e-9 * link.bytes)});
 }
 
-/// What the GPU waits for that is no launch, by the kind of its line.
+/// Waits of the GPU that are not launch gaps, by the kind of their line.
 struct HostWait {
   std::string_view kind, finding, reason;
 };
@@ -259,7 +260,7 @@ std::optional<std::vector<FlagBehind>> flags_of(const Finding& finding, const co
   return flags;
 }
 
-/// What a line's difference is, but for what slow_part() says.
+/// Reason for a line's difference, except for the part in slow_part().
 std::string_view reason_of(const ExplainedTime& line) {
   if (line.cause == "rest") return "rest";
   if (const HostWait* wait = host_wait_of(line)) return wait->reason;
@@ -300,8 +301,8 @@ std::vector<Finding> findings_of(const Diagnosis& d) {
   const HostWaits host = host_waits(d);
   double waited = 0.0, copied = 0.0;
   std::map<std::string, ModuleTime> modules, again;
-  // Lines that are one finding together: those of a module; the host's, whose modules only say what it launched next;
-  // what runs again; waits for a rank.
+  // Lines that form one finding: those of a module; those of the host (its module is only the next launch);
+  // recomputation; waits for a rank.
   for (const ExplainedTime& line : d.waterfall.lines) {
     if (line.cause == "rest") continue;
     if (runs_again(line)) {
@@ -364,7 +365,7 @@ std::vector<Reason> reasons_of(const Diagnosis& d) {
   }
   std::vector<Reason> reasons;
   reasons.reserve(sums.size());
-  constexpr double kNothing = 0.5e-9;  // Of nanoseconds.
+  constexpr double kNothing = 0.5e-9;  // Half a nanosecond.
   for (const auto& [what, seconds] : sums)
     if (std::abs(seconds) >= kNothing) reasons.push_back({what, seconds});
   std::ranges::stable_sort(reasons, std::ranges::greater{}, &Reason::seconds);

@@ -5,21 +5,21 @@
 
 namespace foldwise::planner {
 
-/// For how long the GPU waits for the host to launch its kernels, in seconds.
+/// Time that the GPU waits for the host to launch kernels, in seconds.
 struct HostWaits {
   double predicted = 0.0, measured = 0.0;
-  double again = 0.0;     ///< Before kernels that run again in backward, more than predicted.
-  double profiler = 0.0;  ///< What the profiler made the step longer by, where the run says.
-  /// Share of the measured ones that is not the profiler's: what it costs is the host's, which records, of each wait
-  /// the same share.
+  double again = 0.0;     ///< Wait before recomputed kernels, beyond the prediction.
+  double profiler = 0.0;  ///< Increase of the step time by the profiler, if the run states it.
+  /// Share of the measured waits that is not caused by the profiler. The profiler's cost is host time and is assumed to
+  /// be the same share of each wait.
   [[nodiscard]] double own() const;
 };
 [[nodiscard]] HostWaits host_waits(const Diagnosis& diagnosis);
 
-/// What of a diagnosis' other members stands out: findings of a hundredth of the step and more.
+/// Findings of at least 1 % of the step, from the other members of the diagnosis.
 [[nodiscard]] std::vector<Finding> findings_of(const Diagnosis& diagnosis);
 
-/// Its waterfall's differences by reason.
+/// The differences of the waterfall, summed by reason.
 [[nodiscard]] std::vector<Reason> reasons_of(const Diagnosis& diagnosis);
 
 }  // namespace foldwise::planner

@@ -10,17 +10,17 @@
 namespace foldwise::planner {
 namespace {
 
-// Of 39 steps alone on an H100 `products` was 0.80 to 1.02, `spread` 0.02 to 0.10 (a router in FP32), and `interrupted`
-// 0; beside another process, which took turns, 0.27 to 0.47. An H100 gave each process turns of 2 to 3 ms. At a lower
-// clock, what memory bounds took longer by 0.08 of what products did on an H100 and by 0.52 on an H200, whose memory is
-// faster at the same clocks; what slows all kernels alike has 1.
+// Thresholds. In 39 steps alone on an H100, `products` was 0.80 to 1.02, `spread` 0.02 to 0.10 (a router in FP32) and
+// `interrupted` 0. Beside another process, which ran in turns of 2 to 3 ms, `interrupted` was 0.27 to 0.47. A lower
+// clock slowed memory-bound kernels by 0.08 of the slowdown of products on an H100, and by 0.52 on an H200, whose
+// memory is faster at equal clocks. If all kernels slow down alike the ratio is 1.
 constexpr double kSlow = 1.1, kCommon = 0.1, kTurns = 0.05, kOfMemory = 0.75;
 constexpr std::int64_t kTurn = 1'000'000;  ///< ns.
 
-/// Products whose time shows the clock: that of grouped ones goes with the rows of each expert.
+/// Products whose time depends on the clock alone. Grouped GEMMs also depend on the rows of each expert.
 bool shows_clock(const std::string& kind) { return is_product(kind) && kind != "grouped_gemm"; }
 
-/// A time over another one, and that other one, which is its weight.
+/// A ratio of times, and its denominator as the weight.
 using Ratio = std::pair<double, double>;
 
 double median(std::vector<Ratio>& ratios) {
@@ -47,7 +47,7 @@ const KernelOp& op_of(const MappedKernels& kernels, std::size_t event) {
   return kernels.ops[static_cast<std::size_t>(kernels.op[event])];
 }
 
-/// Kernels of the step, but for the optimizer's: equal ones work on lists of any length.
+/// Kernels of the step except the optimizer's, where equal kernels work on lists of different lengths.
 template <typename Visit>
 void visit_kernels(const Trace& trace, const MappedKernels& kernels, const Span& step, const Visit& visit) {
   for (std::size_t i = 0; i < trace.gpu.size(); ++i) {
@@ -57,7 +57,7 @@ void visit_kernels(const Trace& trace, const MappedKernels& kernels, const Span&
   }
 }
 
-/// Sets what is of the trace alone.
+/// Sets the members that depend on the trace alone.
 void set_own(const Trace& trace, const MappedKernels& kernels, const Span& step, GpuSpeed& speed) {
   std::map<std::pair<const KernelOp*, std::int32_t>, std::vector<std::int64_t>> equal;
   visit_kernels(trace, kernels, step, [&](const GpuEvent& e, const KernelOp& op) {
@@ -110,7 +110,7 @@ std::vector<GpuSpeed> speeds_beside(const std::vector<Trace>& traces, const std:
   for (std::size_t t = 0; t < traces.size(); ++t)
     visit_kernels(traces[t], kernels[t], steps[t], [&](const GpuEvent& e, const KernelOp& op) {
       if (!shows_clock(op.kind) && op.kind != "memory_bound") return;
-      if (op.module == "experts" || op.module == "dispatch") return;  // Their work differs with the rows of the rank.
+      if (op.module == "experts" || op.module == "dispatch") return;  // Their work depends on the rank's rows.
       auto& times = all[{op.kind, op.module, op.recomputed, traces[t].name(e.name)}];
       times.resize(traces.size());
       times[t].sum += static_cast<double>(e.time.length());

@@ -6,7 +6,7 @@
 
 #include "planner/run/run_file.h"
 
-// Sums of kernels by name, as run lists keep them, beside predictions: what is known where there is no trace.
+// Kernel sums by name, from run lists, compared with predictions: a diagnosis without a trace.
 namespace foldwise::planner {
 
 struct KindTime {
@@ -16,16 +16,16 @@ struct KindTime {
 /// measured.kernel_profile_rank0 of a run, and the prediction of the first pipeline stage.
 struct ProfiledRun {
   std::string id;
-  /// By kind of kernel; "gemm": grouped ones too, which have the same names. Of communication, which waits for other
-  /// pipeline ranks too, and copies what nothing hides; "idle": nothing runs on the GPU; "unknown": kernels that no
-  /// rule names; "unnamed": whose names the profile leaves out; "overlap", negative: what computing kernels beside each
-  /// other count twice. All add up to the step.
+  /// Times by kind of kernel; they add up to the step. "gemm" includes grouped GEMMs, whose kernels have the same
+  /// names. Communication includes waits for other pipeline ranks. Communication and copies count only where exposed.
+  /// "idle": no kernel runs. "unknown": kernels without a rule. "unnamed": kernels whose names the profile omits.
+  /// "overlap", negative: time in which compute kernels run side by side and are counted twice.
   std::map<std::string, KindTime> kinds;
   KindTime step;            ///< Measured with the profiler.
-  double recognised = 0.0;  ///< Share of the kernels' time whose names a rule has.
+  double recognised = 0.0;  ///< Share of the kernels' time with names that a rule matches.
 };
 
-/// Of the runs that have a profile. Throws ConfigError: none has.
+/// Throws ConfigError if no run has a profile.
 [[nodiscard]] std::vector<ProfiledRun> profiled_runs(const RunList& list);
 
 /// docs/output.md#diagnose

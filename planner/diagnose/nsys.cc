@@ -25,14 +25,15 @@ namespace {
 using nlohmann::json;
 
 constexpr std::string_view kMagic("SQLite format 3\0", 16);
-constexpr std::int64_t kLatest = 9'000'000'000'000'000'000;  ///< ns, some 285 years.
-constexpr std::int64_t kProcess = std::int64_t{1} << 24;     ///< globalTid and globalPid have the thread below this.
+constexpr std::int64_t kLatest = 9'000'000'000'000'000'000;  ///< ns, about 285 years.
+constexpr std::int64_t kProcess = std::int64_t{1}
+                                  << 24;  ///< globalTid and globalPid hold the thread in the bits below this.
 
 class Database {
  public:
   explicit Database(const std::string& path) : path_(path) {
     sqlite3* opened = nullptr;
-    // Immutable: SQLite takes no lock, makes no file beside it and reads none.
+    // Immutable: SQLite takes no lock, and neither creates nor reads files beside it.
     std::error_code error;
     if (std::filesystem::file_size(path + "-wal", error) > 0 && !error)
       reject(path, fmt::format("is still written: {}-wal holds a part of it", path));
@@ -46,11 +47,11 @@ class Database {
         opened, kStepsAtOnce,
         [](void* database) { return ++static_cast<Database*>(database)->steps_ > kMostSteps ? 1 : 0; }, this);
   }
-  Database(const Database&) = delete;  // SQLite has its address.
+  Database(const Database&) = delete;  // SQLite keeps its address.
   Database& operator=(const Database&) = delete;
   ~Database() = default;
 
-  /// Columns of a table; empty: there is none. What computes rows, a view or a virtual table, is no table.
+  /// Columns of a table; empty if there is no such table. Views and virtual tables do not count.
   std::set<std::string> columns(const char* table) {
     std::set<std::string> names;
     bool is_table = false;
@@ -62,7 +63,7 @@ class Database {
     return names;
   }
 
-  /// Columns that a table must have.
+  /// Throws if the table lacks one of these columns.
   void expect(const char* table, std::initializer_list<const char*> names) {
     const std::set<std::string> found = columns(table);
     if (found.empty())
@@ -99,7 +100,7 @@ class Database {
   }
 
  private:
-  /// The file as a URI, whose path may hold any character.
+  /// The file as a URI. Its path may contain any character.
   static std::string immutable(const std::string& path) {
     std::string uri = "file:";
     for (const char c : std::filesystem::absolute(path).string()) {
@@ -109,9 +110,10 @@ class Database {
     return uri + "?immutable=1";
   }
 
-  static constexpr int kLongestValue = 1 << 20;  // Bytes; the longest name of a kernel has some thousand.
-  static constexpr std::size_t kMostText = std::size_t{2} << 30U;  // Of all names and ranges.
-  // Of SQLite's program, some 20 a row: a damaged file may hold one page again and again.
+  static constexpr int kLongestValue = 1 << 20;  // Bytes. The longest kernel names have a few thousand.
+  static constexpr std::size_t kMostText = std::size_t{2} << 30U;  // Sum over all names and ranges.
+  // Limit on SQLite's virtual machine, which takes about 20 instructions per row: a damaged file may repeat a page
+  // forever.
   static constexpr int kStepsAtOnce = 1'000'000;
   static constexpr std::int64_t kMostSteps = 100 * static_cast<std::int64_t>(kMostEvents) / kStepsAtOnce;
 
@@ -121,8 +123,7 @@ class Database {
   std::unique_ptr<sqlite3, decltype(&sqlite3_close)> database_{nullptr, &sqlite3_close};
 };
 
-/// "aten::linear, seq = 12, op_id = 7, sizes = [[2, 3], []], input_op_ids = [...]": what emit_nvtx makes of an
-/// operator.
+/// Operator as emit_nvtx encodes it: "aten::linear, seq = 12, op_id = 7, sizes = [[2, 3], []], input_op_ids = [...]".
 struct Operator {
   std::string name;
   std::int64_t sequence = -1;
@@ -155,7 +156,7 @@ Operator operator_of(const std::string& text) {
   return op;
 }
 
-/// Traces by process, and what their events' numbers stand for.
+/// Reads the traces of all processes, and resolves the ids in their events.
 class ProfileReader {
  public:
   explicit ProfileReader(const std::string& path) : path_(path), database_(path) {}
@@ -200,7 +201,7 @@ class ProfileReader {
     std::unordered_map<std::int64_t, std::int32_t> threads;
 
     Process() = default;
-    Process(const Process&) = delete;  // Its numbers are of its own trace.
+    Process(const Process&) = delete;  // Holds ids of its own trace.
     Process& operator=(const Process&) = delete;
     ~Process() = default;
 
@@ -217,14 +218,14 @@ class ProfileReader {
     return time;
   }
 
-  /// ENUM_CUDA_MEMCPY_OPER, as PyTorch's profiler names copies.
+  /// ENUM_CUDA_MEMCPY_OPER with the names of PyTorch's profiler.
   static std::string copy_name(std::int64_t kind) {
     constexpr std::array<const char*, 11> kNames = {"",     "HtoD", "DtoH", "HtoA", "AtoH", "AtoA",
                                                     "AtoD", "DtoA", "DtoD", "HtoH", "PtoP"};
     return fmt::format("Memcpy {}", kind > 0 && kind < 11 ? kNames[static_cast<std::size_t>(kind)] : "?");
   }
 
-  /// `name_column`: the number of a kernel's name or of the kind of a copy; "": the events are fills.
+  /// `name_column`: column with the id of a kernel's name or of the kind of a copy; "": the events are fills.
   void read_gpu(const char* table, const std::string& name_column) {
     const bool is_kernel = name_column == "demangledName";
     if (!is_kernel && database_.columns(table).empty()) return;
@@ -263,7 +264,7 @@ class ProfileReader {
 
   void read_ranges() {
     constexpr const char* kTable = "NVTX_EVENTS";
-    constexpr int kPushPop = 59, kStartEnd = 60;  // ENUM_NSYS_EVENT_TYPE; other events have no end.
+    constexpr int kPushPop = 59, kStartEnd = 60;  // ENUM_NSYS_EVENT_TYPE. Other event types have no end.
     if (database_.columns(kTable).empty()) return;
     database_.expect(kTable, {"start", "end", "eventType", "text", "textId", "globalTid"});
     database_.visit(

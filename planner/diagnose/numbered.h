@@ -5,7 +5,7 @@
 
 namespace foldwise::planner {
 
-/// A number for each distinct value, in the order of their coming.
+/// Numbers distinct values in the order of their first occurrence.
 template <typename Value>
 class Numbered {
  public:

@@ -17,9 +17,10 @@ namespace {
 using Ranks = std::vector<std::int64_t>;
 
 constexpr std::string_view kTransfers = "send_recv";
-constexpr double kLargeMessage = 1 << 20;  ///< Bytes; what is smaller takes NCCL's latency, not the link's bandwidth.
+constexpr double kLargeMessage =
+    1 << 20;  ///< Bytes. Smaller messages are bound by NCCL's latency, not by the link's bandwidth.
 
-/// A collective of a step, as the traces of some of its ranks have it.
+/// A collective of a step in the traces of some of its ranks.
 struct Collective {
   struct Part {
     std::size_t trace, event;
@@ -30,13 +31,13 @@ struct Collective {
   [[nodiscard]] const Part& last() const { return *std::ranges::min_element(parts, {}, &Part::length); }
 };
 
-/// Kind and group as ops have them, the ranks, the name of the collective, and its number among its equals.
+/// Kind and group as in ops, ranks, name of the collective, and its index among equal ones.
 using CollectiveKey = std::tuple<std::string, std::string, Ranks, std::string, std::size_t>;
 
-/// What a kernel of NCCL moves, and between whom.
+/// Data that an NCCL kernel moves, and its ranks.
 struct Moved {
   Ranks ranks;
-  double bytes = 0.0;  ///< The larger of what this rank gives and gets.
+  double bytes = 0.0;  ///< The larger of the bytes that this rank sends and receives.
 };
 
 Moved moved_by(const Trace& trace, const GpuEvent& e) {
@@ -50,7 +51,7 @@ Moved moved_by(const Trace& trace, const GpuEvent& e) {
   return moved;
 }
 
-/// Of each kernel that does transfers, by its index: what its thread asked for since the one before.
+/// By index of a kernel that does transfers: the transfers that its thread requested since the previous kernel.
 std::map<std::size_t, Moved> transfers_of(const Trace& trace, const MappedKernels& kernels) {
   using Kernel = std::tuple<std::int32_t, std::int64_t, std::size_t>;  // Thread and time of its launch, index.
   std::vector<Kernel> all;
@@ -88,7 +89,8 @@ std::map<CollectiveKey, Collective> collectives_of(const std::vector<Trace>& tra
       const KernelOp& op = kernels[t].ops[static_cast<std::size_t>(kernels[t].op[i])];
       const auto transfer = transfers.find(i);
       Moved moved = transfer == transfers.end() ? moved_by(trace, e) : transfer->second;
-      // A transfer is no collective: the k-th one of a rank has another partner than the k-th of the next.
+      // Point-to-point transfers are counted per trace: the k-th one of a rank has another partner than the next
+      // rank's.
       std::string name = op.kind == kTransfers             ? "of trace " + std::to_string(t)
                          : e.collective < 0 || e.group < 0 ? ""
                                                            : trace.name(e.group) + ' ' + trace.name(e.collective);
@@ -124,7 +126,7 @@ double median(std::vector<double> values) {
   return *middle;
 }
 
-/// Groups are comparable that do the same between as many ranks, inside a node or across.
+/// Groups are comparable if they run the same kind between as many ranks, all inside one node or all across nodes.
 using LinkClass = std::tuple<std::string, std::string, std::size_t, bool>;
 
 std::vector<LinkReport> links_of(const std::map<CollectiveKey, Collective>& collectives, std::int64_t ranks_per_node) {
@@ -169,7 +171,7 @@ std::vector<LinkReport> links_of(const std::map<CollectiveKey, Collective>& coll
   return links;
 }
 
-/// Rows of a pass through the experts of a layer that the op list has.
+/// Predicted rows per pass through the experts of a layer.
 double predicted_rows(const costmodel::Step& step) {
   double rows = 0.0;
   const costmodel::PieceOptions options(step.context);
@@ -185,12 +187,12 @@ double predicted_rows(const costmodel::Step& step) {
   return rows;
 }
 
-/// Of each pass through the experts of an MoE layer, the rows of its first product.
+/// Rows of the first product of each pass through the experts of an MoE layer.
 std::vector<std::int64_t> rows_of(const Trace& trace) {
   std::vector<char> grouped(trace.names.size());
   for (std::size_t i = 0; i < trace.names.size(); ++i) grouped[i] = is_grouped_product(trace.names[i]) ? 1 : 0;
   std::vector<std::int64_t> rows;
-  std::set<std::pair<std::int64_t, std::int64_t>> sizes;  // Of weights: a layer has as many products.
+  std::set<std::pair<std::int64_t, std::int64_t>> sizes;  // Sizes of weights: one for each product of a layer.
   for (const HostEvent& e : trace.host) {
     if (grouped[static_cast<std::size_t>(e.name)] == 0 || e.shapes < 0) continue;
     const std::vector<Shape>& shapes = trace.shapes[static_cast<std::size_t>(e.shapes)];
@@ -204,8 +206,8 @@ std::vector<std::int64_t> rows_of(const Trace& trace) {
   return passes;
 }
 
-/// The same without those sizes: of each exchange over EP in which a rank sends its own tokens, as many rows as
-/// balanced routing gives its experts, the rows that it receives. Forward's dispatch, and backward of the combination.
+/// As rows_of(), for traces without sizes: rows received in each exchange over EP in which a rank sends its own tokens,
+/// that is, as many rows as balanced routing gives. Those are dispatch in forward and combine in backward.
 std::vector<std::int64_t> received_rows(const Trace& trace, const MappedKernels& kernels, double balanced,
                                         std::int64_t row_bytes) {
   std::vector<std::int64_t> rows;
@@ -244,7 +246,7 @@ std::optional<ExpertRows> add_rows(const std::vector<Trace>& traces, const std::
   result.passes = static_cast<std::int64_t>(rows[0].size());
   result.predicted = predicted;
   result.mean = mean(rows[0]);
-  std::vector<std::size_t> same;  // Ranks that share the tokens of the first one's passes.
+  std::vector<std::size_t> same;  // Ranks whose experts share the tokens of the first rank's passes.
   for (std::size_t t = 0; t < traces.size(); ++t)
     if (expert_group(traces[t]) == expert_group(traces[0]) && rows[t].size() == rows[0].size()) same.push_back(t);
   double busiest = 0.0, all = 0.0;

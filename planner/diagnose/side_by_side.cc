@@ -30,7 +30,7 @@ json side_by_side(const Run& run, const Trace& trace, const Diagnosis& diagnosis
   for (const json& event : events) pid = std::max(pid, event.value("pid", std::size_t{0}));
   ++pid;
 
-  std::map<std::int32_t, std::pair<std::size_t, std::int64_t>> streams;  // Thread, end of its last slice.
+  std::map<std::int32_t, std::pair<std::size_t, std::int64_t>> streams;  // Thread and end of its last slice.
   const auto describe = [&](const char* what, std::size_t tid, json arguments) {
     events.push_back(
         {{"name", what}, {"ph", "M"}, {"ts", 0}, {"pid", pid}, {"tid", tid}, {"args", std::move(arguments)}});

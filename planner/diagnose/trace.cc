@@ -24,13 +24,13 @@ namespace {
 
 using nlohmann::json;
 
-constexpr double kLatestUs = 9e15;      ///< Some 285 years, so that nanoseconds fit in 64 bits.
+constexpr double kLatestUs = 9e15;      ///< About 285 years, so that nanoseconds fit in 64 bits.
 constexpr double kLongestUs = 86400e6;  ///< A day.
 
-constexpr std::size_t kMaxDepth = 100;                      ///< Kineto nests seven deep; each level costs memory.
-constexpr std::int64_t kMostBytes = std::int64_t{1} << 42;  ///< 4 TiB, so that sums of a trace's fit in 64 bits.
+constexpr std::size_t kMaxDepth = 100;  ///< Kineto nests seven levels deep. Each level costs memory.
+constexpr std::int64_t kMostBytes = std::int64_t{1} << 42;  ///< 4 TiB, so that sums over a trace fit in 64 bits.
 
-/// One element of "traceEvents", as far as it is used.
+/// The fields that we use of one element of "traceEvents".
 struct Event {
   std::string phase, category, name, group, collective;
   std::string element, ranks;  ///< "BFloat16", "[0, 1]".
@@ -42,7 +42,7 @@ struct Event {
   bool has_shapes = false;
 };
 
-/// Bytes of c10::ScalarType by its name.
+/// Bytes of a c10::ScalarType, by name.
 std::int64_t bytes_of(const std::string& element) {
   static const std::map<std::string, std::int64_t> sizes = {
       {"Double", 8}, {"Long", 8}, {"UInt64", 8},   {"Float", 4}, {"Int", 4},
@@ -51,7 +51,7 @@ std::int64_t bytes_of(const std::string& element) {
   return found == sizes.end() ? 1 : found->second;
 }
 
-/// Numbers of "[0, 1]"; empty: it is cut short ("[0, 1, ...]"), or no list.
+/// Numbers of "[0, 1]"; empty if it is truncated ("[0, 1, ...]") or not a list.
 std::vector<std::int64_t> numbers_of(const std::string& text) {
   const json list = json::parse(text, nullptr, false);
   std::vector<std::int64_t> numbers;
@@ -60,7 +60,7 @@ std::vector<std::int64_t> numbers_of(const std::string& text) {
   return numbers;
 }
 
-/// Calls `add` of each event as it ends, and keeps what stands beside them. nlohmann-json drives it.
+/// SAX handler of nlohmann-json: calls `add` for each complete event, and stores the data outside of events.
 class Reader final : public nlohmann::json_sax<json> {
  public:
   Reader(Trace& trace, config::Progress& progress)
@@ -69,7 +69,7 @@ class Reader final : public nlohmann::json_sax<json> {
   }
 
   bool has_events() const { return has_events_; }
-  /// What ended the reading; its line is the one that was read last.
+  /// The error that stopped reading. Its line is the last one that was read.
   const config::Diagnostic& error() const { return error_; }
 
   bool key(string_t& text) override {
@@ -166,7 +166,7 @@ class Reader final : public nlohmann::json_sax<json> {
   }
 
  private:
-  /// Of "args", by their keys.
+  /// Keys of "args".
   inline static const std::unordered_map<std::string, std::int64_t Event::*> argument_of_key = {
       {"correlation", &Event::correlation},
       {"Sequence number", &Event::sequence},
@@ -179,10 +179,10 @@ class Reader final : public nlohmann::json_sax<json> {
       {"Out msg nelems", &Event::received},
       {"Src Rank", &Event::source},
       {"Dst Rank", &Event::target}};
-  static constexpr std::int64_t kCuda = 1;  ///< c10::DeviceType.
+  static constexpr std::int64_t kCuda = 1;  ///< Value of c10::DeviceType.
   static constexpr std::size_t kEvent = 3;  ///< Depth of an event: root, "traceEvents", event.
 
-  /// What is packed to a thousandth must not fill the memory: a value ends, and what is kept of all of them.
+  /// Limits against decompression bombs: length of one value, and bytes of all distinct values.
   static constexpr std::size_t kLongestValue = std::size_t{1} << 20, kMostDistinctBytes = std::size_t{256} << 20;
   void expect_value() { progress_.most = progress_.read + kLongestValue; }
   std::size_t distinct() const { return trace_.names.size() + trace_.shapes.size() + trace_.messages.size(); }
@@ -227,7 +227,7 @@ class Reader final : public nlohmann::json_sax<json> {
     return threads_.emplace(id, static_cast<std::int32_t>(threads_.size())).first->second;
   }
 
-  /// Whether the time is in the range; else that is an error.
+  /// Whether the time is in range. Sets the error if not.
   bool is_time(const std::optional<double>& us, const char* key, double most) {
     if (us && *us >= 0.0 && *us <= most) return true;
     error_.where.field = fmt::format("/traceEvents/{}/{}", events_, key);
@@ -245,7 +245,7 @@ class Reader final : public nlohmann::json_sax<json> {
       return std::clamp<std::int64_t>(elements, 0, kMostBytes) * bytes;
     };
     const std::vector<std::int64_t> ranks = numbers_of(e.ranks);
-    const auto rank_of = [&](std::int64_t in_group) {  // c10d counts inside of a group.
+    const auto rank_of = [&](std::int64_t in_group) {  // c10d numbers ranks within the group.
       return in_group >= 0 && in_group < static_cast<std::int64_t>(ranks.size())
                  ? ranks[static_cast<std::size_t>(in_group)]
                  : in_group;
@@ -253,7 +253,7 @@ class Reader final : public nlohmann::json_sax<json> {
     return message_({clamped(e.sent), clamped(e.received), ranks, rank_of(e.source), rank_of(e.target)});
   }
 
-  /// False: a kernel without its time, of whose step nothing would be true.
+  /// False for a kernel without a time: its step could not be analysed.
   bool add(const Event& e) {
     if (e.name == "[memory]" && e.device_type == kCuda) {
       trace_.most_allocated = std::max(trace_.most_allocated, e.allocated);
@@ -298,7 +298,7 @@ class Reader final : public nlohmann::json_sax<json> {
   Numbered<std::vector<Shape>> shapes_;
   Numbered<Message> message_;
   std::unordered_map<std::int64_t, std::int32_t> threads_;
-  std::vector<std::string> keys_;  ///< Of each open object or array, the key in it; "" in an array.
+  std::vector<std::string> keys_;  ///< For each open object or array its current key; "" in an array.
   Event event_;
   std::size_t events_ = 0;
   std::string group_;

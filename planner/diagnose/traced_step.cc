@@ -24,7 +24,7 @@ bool is_optimizer(const MappedKernels& kernels, std::size_t event) {
   return kernels.ops[static_cast<std::size_t>(kernels.op[event])].module == "optimizer";
 }
 
-/// From each end to the next that is later.
+/// Spans from each end to the next later end.
 std::vector<Span> between(std::int64_t begin, std::span<const std::int64_t> ends) {
   std::vector<Span> steps;
   for (const std::int64_t end : ends)
@@ -80,7 +80,7 @@ class Sum {
   }
   TracedLine& line(const KernelOp& op) { return entry(op).line; }
   void add_name(const KernelOp& op, const std::string& name, std::int64_t ns) { entry(op).names[name] += ns; }
-  /// Of the host, which was in `in`, where that is known.
+  /// Adds a gap in which the GPU waited for the host. `in`: the range or call that the host was in; "" if not known.
   void add_gap(std::string_view kind, const std::string& module, bool recomputed, std::int64_t ns,
                const std::string& in) {
     if (ns <= 0) return;
@@ -121,11 +121,11 @@ class Sum {
   std::map<LineKey, Entry> entries_;
 };
 
-/// What the host did while the GPU was idle, by the time at which something of PyTorch ran on any thread.
+/// Activity of the host while the GPU was idle, from the times at which PyTorch ran on any thread.
 class HostActivity {
  public:
   explicit HostActivity(const Trace& trace) {
-    std::set<std::int32_t> threads;  // That use the GPU; what others do meanwhile, nothing waits for.
+    std::set<std::int32_t> threads;  // Threads that use the GPU. Nothing waits for the others.
     for (const GpuEvent& e : trace.gpu)
       if (const auto launch = trace.launches.find(e.correlation); launch != trace.launches.end())
         threads.insert(launch->second.thread);
@@ -158,15 +158,15 @@ class HostActivity {
     }
   }
 
-  /// Part of a gap, and what the host was in, from the kind of range that decides on.
+  /// Part of a gap, with the kind of range that the host was in.
   struct Part {
     std::int64_t length = 0;
-    std::string kind;  ///< Empty: operators, or less than kPause between them.
-    std::string in;    ///< The innermost range or call of Python; empty: not known.
+    std::string kind;  ///< Empty: operators, or pauses between them shorter than kPause.
+    std::string in;    ///< The innermost range or Python call; empty: not known.
   };
 
-  /// In the order of time. Gaps must come in that order. A loader's operators are launches like any other; a
-  /// checkpoint's are the checkpoint's.
+  /// Parts in order of time. Successive calls must be in order of time, too. Operators of a data loader count as
+  /// launches, those of a checkpoint as the checkpoint.
   [[nodiscard]] std::vector<Part> parts(const Span& gap) {
     const std::vector<Span> outside = this->outside(gap);
     for (; next_ < ranges_.size() && ranges_[next_].time.begin < gap.end; ++next_) open_.push_back(&ranges_[next_]);
@@ -204,7 +204,7 @@ class HostActivity {
   }
 
  private:
-  /// Parts of `gap` in which nothing of PyTorch ran for kPause or longer.
+  /// Parts of `gap` in which PyTorch ran nothing for at least kPause.
   [[nodiscard]] std::vector<Span> outside(const Span& gap) const {
     std::vector<Span> parts;
     auto next = std::ranges::lower_bound(busy_, gap.begin, {}, &Span::end);
@@ -226,8 +226,8 @@ class HostActivity {
 
   std::vector<Span> busy_;
   std::vector<Range> ranges_;       ///< By begin.
-  std::size_t next_ = 0;            ///< Of ranges_, the first that has not begun.
-  std::vector<const Range*> open_;  ///< Those that have begun and not ended.
+  std::size_t next_ = 0;            ///< Index into ranges_ of the first one that has not begun.
+  std::vector<const Range*> open_;  ///< Ranges that have begun and not ended.
 };
 
 }  // namespace
@@ -251,7 +251,7 @@ TracedStep traced_step(const Trace& trace, const MappedKernels& kernels, const S
     std::int64_t time;
     bool begins;
     std::size_t event;
-    bool waits = false;  ///< Of the part in which a collective waits for another rank.
+    bool waits = false;  ///< The part in which a collective waits for another rank.
   };
   const auto op_of = [&](std::size_t event) -> const KernelOp& {
     return kernels.ops[static_cast<std::size_t>(kernels.op[event])];
@@ -290,7 +290,7 @@ TracedStep traced_step(const Trace& trace, const MappedKernels& kernels, const S
   });
 
   HostActivity host(trace);
-  std::set<std::pair<std::size_t, bool>> running[3];  // By Cause: compute hides communication, and both hide copies.
+  std::set<std::pair<std::size_t, bool>> running[3];  // By Cause. Compute hides communication, and both hide copies.
   const auto divide = [&](std::int64_t length) {
     for (const auto& set : running) {
       if (set.empty()) continue;
@@ -305,7 +305,7 @@ TracedStep traced_step(const Trace& trace, const MappedKernels& kernels, const S
     }
   };
   const auto idle = [&](const Span& gap, std::optional<std::size_t> ended_by) {
-    std::int64_t launching = 0;  // Less than what is told apart: the operators around.
+    std::int64_t launching = 0;  // Gaps too short to classify count for the operators around them.
     for (const HostActivity::Part& part : host.parts(gap)) {
       if (part.kind.empty())
         launching += part.length;
@@ -313,7 +313,7 @@ TracedStep traced_step(const Trace& trace, const MappedKernels& kernels, const S
         sum.add_gap(part.kind, "", false, part.length, part.in);
     }
     if (!ended_by) {
-      sum.add_gap("launch", "optimizer", false, launching, "");  // The step's last synchronisation.
+      sum.add_gap("launch", "optimizer", false, launching, "");  // Final synchronisation of the step.
       return;
     }
     const KernelOp& op = op_of(*ended_by);

@@ -14,27 +14,27 @@ using costmodel::MlpKind;
 
 namespace {
 
-constexpr double kMaxParameters = 1e16;  // A thousand times the largest model anybody announced.
+constexpr double kMaxParameters = 1e16;  // A thousand times the largest announced model.
 
-/// Keys that change neither the number of operations nor the bytes of a training step at the accuracy that we model.
+/// Keys that do not change the FLOPs or bytes of a training step at the accuracy of the model.
 void ignore_irrelevant(ConfigReader& c) {
-  c.in.ignore_prefix('_');  // Comments of ours, private fields of Hugging Face.
-  // Bookkeeping of Hugging Face.
+  c.in.ignore_prefix('_');  // Our comments, and private fields of Hugging Face.
+  // Bookkeeping by Hugging Face.
   c.in.ignore({"architectures", "auto_map", "torch_dtype", "dtype", "transformers_version", "use_cache",
                "tokenizer_class", "output_attentions", "output_hidden_states", "return_dict", "is_decoder",
                "is_encoder_decoder", "chunk_size_feed_forward", "tie_encoder_decoder", "id2label", "label2id",
                "task_specific_params"});
-  // Tokens of the vocabulary, initial values, numerical guards, regularisation.
+  // Special tokens, initialisation, numerical guards, regularisation.
   c.in.ignore({"bos_token_id",       "eos_token_id",       "pad_token_id",      "sep_token_id",
                "initializer_range",  "initializer_factor", "rms_norm_eps",      "layer_norm_eps",
                "layer_norm_epsilon", "norm_eps",           "attention_dropout", "hidden_dropout",
                "embd_pdrop",         "emb_pdrop",          "resid_pdrop",       "attn_pdrop",
                "swiglu_limit",       "output_dropout",     "embedding_dropout", "rescale_prenorm_residual"});
-  // Rotary embeddings: elementwise, the same work whatever the angles.
+  // Rotary embeddings: elementwise, with the same work for all angles.
   c.in.ignore({"rope_theta", "rope_scaling", "rope_parameters", "rope_interleave", "rope_type", "partial_rotary_factor",
                "rotary_dim", "rotary_emb_base", "compress_rope_theta", "no_rope_layers", "no_rope_layer_interval",
                "mrope_section", "original_max_position_embeddings", "initial_context_length"});
-  // How the router scores and balances: elementwise over tokens x experts.
+  // Scoring and balancing in the router: elementwise over tokens x experts.
   c.in.ignore({"topk_method", "scoring_func", "score_function", "norm_topk_prob", "routed_scaling_factor",
                "moe_router_enable_expert_bias", "moe_router_topk_scaling_factor", "aux_loss_alpha", "seq_aux",
                "router_aux_loss_coef", "router_jitter_noise", "input_jitter_noise", "router_z_loss_coef",
@@ -46,7 +46,7 @@ void ignore_irrelevant(ConfigReader& c) {
   c.in.ignore({"lm_head_bias"});
 }
 
-/// Spellings of the depth of multi-token prediction: DeepSeek, GLM, Kimi, Ling and Nemotron; Qwen3.5; MiniMax-M2.
+/// Keys for the depth of multi-token prediction: DeepSeek, GLM, Kimi, Ling and Nemotron; Qwen3.5; MiniMax-M2.
 void read_mtp(ConfigReader& c) {
   constexpr std::int64_t kMaxDepth = 64;
   for (const std::string_view key : {"num_nextn_predict_layers", "mtp_num_hidden_layers", "num_mtp_modules"})
@@ -64,7 +64,7 @@ void read_trunk(ConfigReader& c) {
   read_mtp(c);
 }
 
-/// Rough parameter count in floating point: guards everything that later multiplies these sizes as whole numbers.
+/// Bounds the rough parameter count, in floating point: later code multiplies these sizes as integers.
 void check_total(ConfigReader& c) {
   const auto real = [](std::int64_t value) { return static_cast<double>(value); };
   const double h = real(c.spec.hidden_size);
@@ -86,8 +86,8 @@ void check_total(ConfigReader& c) {
                                kMaxParameters));
 }
 
-/// What follows from the layers: the sizes that none of them uses are zero, and a depth of multi-token prediction is a
-/// layer like the last one, unless the family says otherwise.
+/// Sizes that no layer uses become zero. A depth of multi-token prediction gets a layer like the last one unless the
+/// family sets another.
 void finish_layers(ConfigReader& c) {
   const auto any = [&](MlpKind kind) {
     return std::any_of(c.spec.layers.begin(), c.spec.layers.end(), [&](const LayerSpec& l) { return l.mlp == kind; });
@@ -116,9 +116,9 @@ void ConfigReader::read_activation(std::string_view key, bool gated_by_default) 
       names.emplace_back(name, true);
     return names;
   }();
-  (void)in.choice(key, activations);  // All cost the same; the spelling is checked.
+  (void)in.choice(key, activations);  // All cost the same; only the spelling is checked.
   spec.gated_linear_unit = gated_by_default;
-  // Megatron's FLOP count asks for SwiGLU, Megatron-Bridge's for any gate; a GeGLU (Grok-1) counts as one here.
+  // Megatron's FLOP count requires SwiGLU, Megatron-Bridge's any gate. A GeGLU (Grok-1) counts as SwiGLU here.
   spec.swiglu = spec.gated_linear_unit;
 }
 
@@ -131,7 +131,7 @@ void ConfigReader::read_experts(std::string_view key, std::string_view ffn_key) 
   spec.moe.router_group_topk = in.integer_or("topk_group", 1, 1, kMaxExperts);
 }
 
-/// Bridge: multi-latent attention with norms of the compressed tensors; DeepSeek-V3.2 and GLM-5 have an indexer.
+/// Bridge: multi-latent attention with norms of the compressed tensors. DeepSeek-V3.2 and GLM-5 add an indexer.
 costmodel::MlaSpec ConfigReader::read_latent() {
   costmodel::MlaSpec mla{.heads = in.required_integer("num_attention_heads", 1, kMaxHeads),
                          .q_lora_rank = optional_width("q_lora_rank"),
@@ -165,7 +165,7 @@ void ConfigReader::read_all_experts() {
   read_experts("num_experts", "moe_intermediate_size");
   moe.latent_size = optional_width("moe_latent_size");
   moe.shared_gate = in.boolean_or("shared_expert_gate", false);
-  // As wide as a routed one each, or as their file says of each, or of them together.
+  // Width of the shared experts: that of the routed ones, or the file's, per shared expert or in total.
   const std::int64_t shared = in.integer_or("n_shared_experts", 0, 0, 1024);
   const std::int64_t each = in.integer_or("moe_shared_expert_intermediate_size", moe.ffn_hidden_size, 1, kMaxWidth);
   moe.shared_ffn_hidden_size = in.integer_or("shared_expert_intermediate_size", shared * each, 0, kMaxWidth);
@@ -239,7 +239,7 @@ std::int32_t ConfigReader::mixer(const costmodel::Mixer& sizes) {
 
 namespace {
 
-/// Families whose keys are their own.
+/// Families with keys of their own.
 const std::vector<std::pair<std::string, void (*)(ConfigReader&)>>& other_families() {
   static const std::vector<std::pair<std::string, void (*)(ConfigReader&)>> families{
       {"deepseek_v4", read_deepseek_v4}, {"megatron", read_megatron},  {"megatron_gpt", read_megatron_gpt},
@@ -279,7 +279,7 @@ void read_family(config::ObjectReader in, const Family& family, costmodel::Model
   read_with(c, [&] { read_parts(c, family); });
 }
 
-/// A family that nobody knows, if it has no keys but those of one that we know.
+/// Reads an unknown family if all of its keys are those of a known one.
 void read_unknown(config::ObjectReader in, const std::string& type, costmodel::ModelSpec& spec,
                   config::Diagnostics& diagnostics) {
   const Family family = family_by_keys(in.json());

@@ -10,22 +10,20 @@
 #include "costmodel/config/json.h"
 #include "costmodel/model/model.h"
 
-// Hugging Face keys to Megatron's fields. Keys that all families share are read by `read_trunk` and `read_gqa`; every
-// family adds its own keys and what Megatron-Bridge sets for it (docs/formulas.md#model). Each family reads in two
-// steps: first the accessors, which report single values; then, if those were clean, checks of values against each
-// other.
+// Maps Hugging Face keys to Megatron's fields. `read_trunk` and `read_gqa` read the keys that all families share; each
+// family adds its own keys and what Megatron-Bridge sets for it (docs/formulas.md#model). A family first reads single
+// values, which report their own mistakes, and then, if there were none, checks them against each other.
 namespace foldwise::planner {
 
-// Bounds of what anybody could mean. With them products of two widths and the layers fit 63 bits; the whole is checked
-// by `check_total`.
+// Upper bounds of plausible sizes. Products of two widths and the number of layers fit in 63 bits. `check_total` bounds
+// the whole.
 inline constexpr std::int64_t kMaxWidth = std::int64_t{1} << 24;
 inline constexpr std::int64_t kMaxLayers = std::int64_t{1} << 14;
 inline constexpr std::int64_t kMaxHeads = std::int64_t{1} << 14;
 inline constexpr std::int64_t kMaxExperts = std::int64_t{1} << 16;
 inline constexpr std::int64_t kMaxPositions = std::int64_t{1} << 31;
 
-/// What the functions of the families read with and write to. `in` reports mistakes at the key that a user would
-/// change.
+/// Input and output of the family readers. `in` reports mistakes at the key that the user would change.
 struct ConfigReader {
   ConfigReader(config::ObjectReader reader, costmodel::ModelSpec& model, config::Diagnostics& errors)
       : in(std::move(reader)), spec(model), diagnostics(errors), errors_before(errors.list().size()) {}
@@ -35,7 +33,7 @@ struct ConfigReader {
   void read_activation(std::string_view key, bool gated_by_default);
   void read_experts(std::string_view key, std::string_view ffn_key);
   [[nodiscard]] costmodel::MlaSpec read_latent();
-  void read_all_experts();  ///< With shared and latent ones.
+  void read_all_experts();  ///< Including shared and latent experts.
   void read_common();       ///< Norms, activation, biases.
   [[nodiscard]] costmodel::GatedDeltaNetSpec read_gated_delta_net();
   [[nodiscard]] std::int64_t width(std::string_view key) { return in.required_integer(key, 1, kMaxWidth); }
@@ -47,8 +45,8 @@ struct ConfigReader {
   void check_experts();
   [[nodiscard]] bool check_length(std::string_view key, std::size_t length);
 
-  // --- Layers, once all is read.
-  /// Number of the mixer in the model's list, where it is added if it is new.
+  // --- Layers, after all keys are read.
+  /// Index of the mixer in the model's list. Adds it if it is new.
   [[nodiscard]] std::int32_t mixer(const costmodel::Mixer& sizes);
   void all_layers(std::int32_t mixer, costmodel::MlpKind mlp) {
     spec.layers.assign(layers, {.mixer = mixer, .mlp = mlp});
@@ -62,22 +60,22 @@ struct ConfigReader {
   config::Diagnostics& diagnostics;
   std::size_t errors_before;
   std::size_t layers = 0;
-  costmodel::GqaSpec gqa;  ///< What read_gqa has read.
+  costmodel::GqaSpec gqa;  ///< Set by read_gqa.
   std::string experts_key;
 };
 
-// What families are made of. By our keys (families.h):
+// Readers of families with our keys (families.h):
 void read_transformer(ConfigReader& c, bool latent, bool experts);
 void read_mamba_hybrid(ConfigReader& c);
 void read_shortcut(ConfigReader& c);
-// With keys of their own:
+// Readers of families with their own keys:
 void read_megatron(ConfigReader& c);
 void read_megatron_gpt(ConfigReader& c);
 void read_nemotron_h(ConfigReader& c);
 void read_minimax(ConfigReader& c);
 void read_deepseek_v4(ConfigReader& c);
 
-/// Reads the object of a language model, of whichever family its model_type names, or else its keys.
+/// Reads the config of a language model, as the family that model_type names or, if unknown, that its keys suggest.
 void read_config(config::ObjectReader in, costmodel::ModelSpec& spec, config::Diagnostics& diagnostics);
 
 }  // namespace foldwise::planner

@@ -6,33 +6,33 @@
 
 #include "costmodel/config/json.h"
 
-// How families of models write their config.json, as data: planner/models/families.json. What a family is made of is
-// read by read_transformer() and its like, which know one name of each key, ours.
+// How model families spell their config.json, as data: planner/models/families.json. read_transformer() and similar
+// readers then need only one name for each key, ours.
 namespace foldwise::planner {
 
 struct Family {
   std::string model_type;
-  std::vector<std::string> parts;                           ///< "dense" or "moe"; "latent"; "hybrid", "shortcut".
-  std::map<std::string, std::string> nested;                ///< Objects whose keys are taken out, and their prefix.
-  std::map<std::string, std::vector<std::string>> spelled;  ///< Its names of our keys.
-  nlohmann::json set = nlohmann::json::object();            ///< What holds where its file is silent.
+  std::vector<std::string> parts;             ///< "dense" or "moe"; "latent"; "hybrid", "shortcut".
+  std::map<std::string, std::string> nested;  ///< Nested objects whose keys are moved to the top, with this prefix.
+  std::map<std::string, std::vector<std::string>> spelled;  ///< The family's names for our keys.
+  nlohmann::json set = nlohmann::json::object();            ///< Values of keys that its file omits.
   std::vector<std::string> ignored, notes, approximated;
   [[nodiscard]] bool has(const std::string& part) const;
 };
 
 /// By model_type.
 [[nodiscard]] const std::map<std::string, Family>& known_families();
-/// A family of which nothing is known but the keys of its file: the parts that they tell of. Its model_type is that of
-/// a family which has those parts.
+/// A family made from the keys of a file alone, for an unknown model_type. It gets the model_type of a known family
+/// with the same parts.
 [[nodiscard]] Family family_by_keys(const nlohmann::json& config);
 
-/// A config with our keys: renamed, taken out of nested objects, with what the family sets. Lists that have one value
-/// for every layer where one number is due are that number.
+/// A config with our keys: renamed, moved out of nested objects, and completed with the family's values. A list with
+/// equal values for all layers becomes one number where the key takes one.
 struct Respelled {
   nlohmann::json config;
-  std::map<std::string, std::string> spellings;  ///< As ObjectReader::spell().
+  std::map<std::string, std::string> spellings;  ///< See ObjectReader::spell().
 };
-/// Reports what is said twice and differs.
+/// Reports values that are given twice and differ.
 [[nodiscard]] Respelled respelled(config::ObjectReader& in, const Family& family);
 
 }  // namespace foldwise::planner

@@ -6,14 +6,14 @@
 
 #include "planner/models/config_reader.h"
 
-// A pattern of layers of one part each.
+// Families whose pattern lists layers with a single part each.
 namespace foldwise::planner {
 namespace {
 
 using costmodel::LayerSpec;
 using costmodel::MlpKind;
 
-/// Mamba-2 as Granite 4 and Bamba write it, or Mamba-1 as Jamba does.
+/// Mamba-2 in the keys of Granite 4 and Bamba, or Mamba-1 in those of Jamba.
 costmodel::MambaSpec read_mamba(ConfigReader& c) {
   const std::int64_t expand = c.in.integer_or("mamba_expand", 2, 1, 64), inner = expand * c.spec.hidden_size;
   costmodel::MambaSpec mamba{.state = c.in.integer_or("mamba_d_state", 128, 1, kMaxWidth),
@@ -64,12 +64,12 @@ void read_nemotron_h(ConfigReader& c) {
   if (uses('E')) {
     c.read_experts("n_routed_experts", "moe_intermediate_size");
     c.spec.moe.latent_size = c.optional_width("moe_latent_size");
-    // Hugging Face builds one shared MLP of this width, whatever the number of shared experts above zero.
+    // Hugging Face builds one shared MLP of this width for any positive number of shared experts.
     const std::int64_t shared = c.optional_width("moe_shared_expert_intermediate_size");
     if (c.in.integer_or("n_shared_experts", 1, 0, 1024) > 0) c.spec.moe.shared_ffn_hidden_size = shared;
   }
   c.spec.mtp_use_repeated_layer = c.in.boolean_or("mtp_use_repeated_layer", true);
-  // Sizes of kinds of layers that the pattern lacks; `expand` is overruled by the Mamba heads.
+  // Sizes of layers that the pattern lacks. `expand` has no effect: the Mamba heads decide.
   c.in.ignore({"mamba_num_heads", "mamba_head_dim", "ssm_state_size", "n_groups", "conv_kernel", "chunk_size", "expand",
                "intermediate_size", "n_routed_experts", "num_experts_per_tok", "moe_intermediate_size",
                "moe_latent_size", "moe_shared_expert_intermediate_size", "n_shared_experts"});
@@ -114,8 +114,8 @@ void read_nemotron_h(ConfigReader& c) {
                            c.spec.mtp_num_layers));
 }
 
-/// LongCat-Flash: a block is attention, MLP, attention, MLP, and experts beside the last three, on the first
-/// attention's output. Megatron has no such block: its parts stand one after another, as layers of a hybrid.
+/// LongCat-Flash. A block is attention, MLP, attention, MLP. Its experts take the first attention's output and run
+/// beside the last three. Megatron has no such block, so its parts become consecutive layers of a hybrid.
 void read_shortcut(ConfigReader& c) {
   const costmodel::MlaSpec mla = c.read_latent();
   c.read_common();
@@ -145,12 +145,12 @@ void read_shortcut(ConfigReader& c) {
   }
 }
 
-/// Layers of a mixer (Mamba or attention) and an MLP each: as Megatron has them, twice as many layers of a hybrid.
+/// Layers with a mixer (Mamba or attention) and an MLP. In Megatron each is two layers of a hybrid.
 void read_mamba_hybrid(ConfigReader& c) {
   c.read_gqa(/*qkv_bias=*/false, /*qk_layernorm=*/false);
   const costmodel::MambaSpec mamba = read_mamba(c);
   c.read_common();
-  // One way to have no experts is to have none, another to have one.
+  // A model without experts may state 0 or 1.
   const bool experts = c.in.integer_or("num_experts", 0, 0, kMaxExperts) > 1;
   const auto types = c.in.strings("layer_types");
   const std::int64_t period = c.in.integer_or("attn_layer_period", 8, 1, kMaxLayers),

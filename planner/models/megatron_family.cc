@@ -5,7 +5,7 @@
 
 #include "planner/models/config_reader.h"
 
-// A GPT by what Megatron's arguments say of it: every layer may have its own mixer, MLP and window.
+// A GPT described with Megatron's arguments. Every layer may have its own mixer, MLP and window.
 namespace foldwise::planner {
 namespace {
 
@@ -53,9 +53,9 @@ void read_trunk_of_megatron(ConfigReader& c) {
 
 }  // namespace
 
-/// A GPT as Megatron-LM itself builds it, written with Hugging Face's keys and some of Megatron's. What is missing
-/// takes Megatron's defaults (learned positions and a bias on every linear), except with squared ReLU, which is
-/// Nemotron-4 (arXiv:2402.16819: rotary positions, no biases).
+/// A GPT as Megatron-LM builds it, in Hugging Face's keys and some of Megatron's. Missing keys take Megatron's defaults
+/// (learned positions, a bias on every linear). With squared ReLU they take those of Nemotron-4 (arXiv:2402.16819:
+/// rotary positions, no biases).
 void read_megatron_gpt(ConfigReader& c) {
   static const std::vector<std::pair<std::string, Normalization>> norms = {{"LayerNorm", Normalization::kLayerNorm},
                                                                            {"RMSNorm", Normalization::kRmsNorm}};

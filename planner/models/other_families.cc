@@ -4,7 +4,7 @@
 
 #include "planner/models/config_reader.h"
 
-// Families with attention of their own.
+// Families with special attention.
 namespace foldwise::planner {
 
 using costmodel::LayerSpec;
@@ -33,8 +33,8 @@ void read_minimax(ConfigReader& c) {
       c.spec.layers[i].mixer = c.mixer(costmodel::LightningSpec{.heads = c.gqa.heads, .head_dim = c.gqa.head_dim});
 }
 
-/// DeepSeek-V4: all layers MoE; every layer has a window, and compressed keys where its ratio is not 0. compress_ratios
-/// lists the decoder layers and then the depths of multi-token prediction.
+/// DeepSeek-V4. All layers are MoE and have a window; those with a nonzero ratio also have compressed keys.
+/// compress_ratios lists the decoder layers, then the depths of multi-token prediction.
 void read_deepseek_v4(ConfigReader& c) {
   costmodel::CompressedSpec attention;
   attention.heads = c.in.required_integer("num_attention_heads", 1, kMaxHeads);

@@ -8,8 +8,8 @@
 
 #include "planner/models/config_reader.h"
 
-// Decoder layers of a mixer and an MLP each, by our keys (families.h): softmax attention, grouped or latent, with
-// windows, linear attention between; dense or experts.
+// Decoder layers with a mixer and an MLP each, in our keys (families.h). Mixers: grouped or latent softmax attention,
+// with or without windows, and linear attention. MLPs: dense or experts.
 namespace foldwise::planner {
 namespace {
 
@@ -21,15 +21,16 @@ using costmodel::MlpKind;
 constexpr const char* kWindow = "sliding_attention";
 constexpr const char* kLinear = "linear_attention";
 
-/// What a model has of attention, each kind where layers of it stand.
+/// Kinds of attention in a model.
 struct Attention {
   costmodel::Mixer full = GqaSpec{};
-  std::optional<GqaSpec> windowed;  ///< Where it has sizes of its own.
+  std::optional<GqaSpec> windowed;  ///< Set if layers with windows have their own sizes.
   std::optional<GatedDeltaNetSpec> linear;
   std::int64_t window = 0;
 };
 
-/// Grouped-query attention of layers with windows (Step-3.5, MiMo-V2), or of those without (Gemma 4), where it differs.
+/// Reads the attention sizes of layers with windows (Step-3.5, MiMo-V2) or without (Gemma 4) that differ from the
+/// others.
 void read_second_geometry(ConfigReader& c, Attention& attention) {
   GqaSpec other = c.gqa;
   other.heads = c.in.integer_or("swa_num_attention_heads", other.heads, 1, kMaxHeads);
@@ -55,7 +56,7 @@ void read_grouped(ConfigReader& c, Attention& attention) {
   read_second_geometry(c, attention);
 }
 
-/// Kimi delta attention: as many keys as values, a decay of every channel.
+/// Kimi delta attention: as many key heads as value heads, and a decay per channel.
 GatedDeltaNetSpec read_kimi_delta(ConfigReader& c) {
   const std::int64_t heads = c.in.required_integer("kda_num_heads", 1, kMaxHeads), dim = c.width("kda_head_dim");
   return {.key_heads = heads,
@@ -70,7 +71,7 @@ void set_mlp(ConfigReader& c, std::size_t layer, bool moe) {
   c.spec.layers[layer].mlp = moe ? MlpKind::kMoe : MlpKind::kDense;
 }
 
-/// Layers whose numbers are listed, in a list or in a text with commas.
+/// Layer numbers, from a list or from a text with commas.
 std::optional<std::vector<std::int64_t>> numbers_of_layers(ConfigReader& c, const char* key) {
   if (!c.in.has(key) || !c.in.json().at(key).is_string()) return c.in.integers(key, 0, kMaxLayers);
   std::vector<std::int64_t> result;
@@ -91,7 +92,7 @@ std::optional<std::vector<std::int64_t>> numbers_of_layers(ConfigReader& c, cons
   return result;
 }
 
-/// Which layers are MoE, in all the ways that families say it.
+/// Decides which layers are MoE, from the keys of all families.
 class ExpertLayers {
  public:
   explicit ExpertLayers(ConfigReader& c)
@@ -129,7 +130,7 @@ class ExpertLayers {
     }
     for (std::size_t i = 0; i < c_.layers; ++i) set_mlp(c_, i, is_moe(i));
   }
-  /// A depth of multi-token prediction, where its layer has a number in those lists.
+  /// Sets the MLP of the depth of multi-token prediction if those lists include its layer number.
   void apply_to_depth() {
     const auto& numbered = listed_ ? listed_ : enumerated_;
     if (c_.spec.mtp_num_layers == 0 || !numbered) return;
@@ -157,7 +158,7 @@ class ExpertLayers {
   std::int64_t frequency_, step_, first_, start_, end_, interval_;
 };
 
-/// The kind of attention of every layer, and then of the depths of multi-token prediction if the file has those too.
+/// Sets the attention of every layer, and of the depths of multi-token prediction if the file lists them.
 class AttentionLayers {
  public:
   explicit AttentionLayers(ConfigReader& c)
@@ -185,7 +186,7 @@ class AttentionLayers {
   }
 
  private:
-  /// Every so many layers one is full: a number, or letters of that many layers ("LLLG").
+  /// Period of full attention: a number, or a text with one letter per layer of a period ("LLLG").
   [[nodiscard]] static std::int64_t pattern(ConfigReader& c) {
     constexpr const char* kKey = "sliding_window_pattern";
     if (c.in.has(kKey) && c.in.json().at(kKey).is_string())
@@ -233,7 +234,7 @@ class AttentionLayers {
   std::int64_t interval_, pattern_, full_first_;
 };
 
-/// Gemma 4: beside the experts of a layer stands an MLP, whose output is added: a shared expert.
+/// Gemma 4: an MLP beside the experts adds its output, like a shared expert.
 bool read_parallel_mlp(ConfigReader& c) {
   if (!c.in.boolean_or("enable_moe_block", false)) return false;
   c.spec.moe.shared_ffn_hidden_size = std::exchange(c.spec.ffn_hidden_size, 0);
@@ -247,7 +248,7 @@ void refuse_unmodelled(ConfigReader& c) {
   if (c.in.boolean_or("use_double_wide_mlp", false)) c.in.error("use_double_wide_mlp", "expected false, found true");
 }
 
-/// MiniMax-M3: in some layers an indexer picks blocks of keys; as full attention, with the indexer's weights.
+/// MiniMax-M3: in some layers an indexer selects blocks of keys. Modelled as full attention plus the indexer's weights.
 void read_block_sparse(ConfigReader& c) {
   const auto where = c.in.integers("sparse_sparse_attention_freq", 0, 1);
   c.in.ignore({"sparse_sparse_num_index_heads", "sparse_sparse_index_dim", "sparse_sparse_block_size",

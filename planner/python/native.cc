@@ -45,8 +45,8 @@
 #include "planner/sweep/row_file.h"
 #include "planner/sweep/sweep.h"
 
-// The extension below the Python package: the library's functions on JSON text. What is thrown as config::ConfigError
-// arrives as foldwise.ConfigError. Everything that takes longer than a prediction lets other Python threads run.
+// Extension module of the Python package: the library's functions on JSON text. config::ConfigError becomes
+// foldwise.ConfigError. Calls that take longer than a prediction release the interpreter lock.
 namespace foldwise {
 namespace {
 
@@ -54,7 +54,7 @@ namespace nb = nanobind;
 using config::Diagnostics;
 using nlohmann::json;
 
-/// foldwise.ConfigError([(file, line, field, message)]).
+/// Raises foldwise.ConfigError([(file, line, field, message)]).
 void raise(const ConfigError& error) {
   nb::list mistakes;
   for (const config::Diagnostic& mistake : error.diagnostics())
@@ -63,7 +63,7 @@ void raise(const ConfigError& error) {
   PyErr_SetObject(type.ptr(), type(mistakes).ptr());
 }
 
-/// What json.loads(value.dump(), object_hook=kind) returns, without the text in between: a prediction has 8 KB of it.
+/// Equals json.loads(value.dump(), object_hook=kind) without the text in between, which has 8 KB for a prediction.
 nb::object to_python(const json& value, nb::handle kind) {
   switch (value.type()) {
     case json::value_t::object: {
@@ -101,7 +101,7 @@ nb::object to_python(const json& value, nb::handle kind) {
 
 std::string text_of(json answer) { return planner::with_schema(std::move(answer)).dump(); }
 
-/// A run file's text: of a file, or of a dict, which has no lines.
+/// Text of a run: from a file, or from a dict, which has no line numbers.
 struct RunText {
   std::string text, name;
   bool is_file = false;
@@ -231,8 +231,8 @@ planner::PlanAsked plan_asked(const nb::dict& values, Diagnostics& diagnostics) 
   return asked;
 }
 
-/// Runs `work` on a thread of its own, so that this one, which has the interpreter, hears Ctrl-C and calls `progress`
-/// with (share of the effort, best seconds, least seconds). What either raises ends the work and is raised.
+/// Runs `work` on another thread. This one keeps the interpreter, handles Ctrl-C and calls `progress` with (share of
+/// the effort, best seconds, least seconds). An exception from either ends the work and is raised.
 planner::PlanAnswer watched(const std::function<planner::PlanAnswer(const planner::Report&)>& work,
                             const nb::object& progress) {
   std::mutex mutex;
@@ -289,7 +289,7 @@ std::string plan_text(const nb::dict& values, const std::optional<RunText>& from
   return text_of(planner::plan_answer_json(answer));
 }
 
-/// `kind`: the type of its objects, of dicts.
+/// `kind`: type of the dicts in the result.
 nb::object predict_run(const RunText& text, const nb::dict& values, bool explain, nb::handle kind) {
   Diagnostics diagnostics;
   const std::optional<planner::LongRun> question = long_run_of(values, diagnostics);
@@ -378,7 +378,7 @@ std::string trace(const RunText& text, const std::string& title) {
   return planner::trace_json(timeline_of(text), title).dump();
 }
 
-/// A run file's question where there is one, else a plan's.
+/// A sweep over the run file if given, else over plans.
 planner::Sweep sweep_of(const std::optional<RunText>& run, const nb::dict& values, std::vector<planner::Axis> axes) {
   Diagnostics diagnostics;
   for (planner::Axis& axis : axes) axis.key = planner::set_key(axis.key, diagnostics);
@@ -396,7 +396,7 @@ planner::Sweep sweep_of(const std::optional<RunText>& run, const nb::dict& value
   return {std::move(asked), std::move(axes), question, planner::version()};
 }
 
-/// On one core: the others have rows of their own.
+/// Uses one core: other cores compute other rows.
 std::string sweep_row(const planner::Sweep& sweep, std::size_t point) {
   const nb::gil_scoped_release others;
   tbb::task_arena one(1);
@@ -466,7 +466,7 @@ NB_MODULE(_native, m) {
           std::rethrow_exception(thrown);
         } catch (const ConfigError& error) {
           raise(error);
-        } catch (const std::range_error& error) {  // Sizes whose times overflow (costmodel/pipeline/limits.h).
+        } catch (const std::range_error& error) {  // Overflow of times (costmodel/pipeline/limits.h).
           raise(ConfigError({{{"run", 0, ""}, error.what()}}));
         }
       },

@@ -17,7 +17,7 @@ using costmodel::Op;
 
 constexpr double kLeastShare = 0.01;
 
-// The ops of one piece of the stages, and how often it is there.
+// Ops of one piece of the pipeline stages, and the number of times it occurs.
 struct PieceOps {
   std::vector<Op> ops;
   double times = 0.0;

@@ -6,7 +6,7 @@
 
 namespace foldwise::planner {
 
-/// The communication part of `predict`'s output: docs/output.md#predict.
+/// The communication part of the answer of `predict`: docs/output.md#predict.
 [[nodiscard]] nlohmann::json communication_json(const costmodel::CommunicationReport& report);
 [[nodiscard]] std::string communication_text(const costmodel::CommunicationReport& report);
 

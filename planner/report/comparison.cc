@@ -25,9 +25,9 @@ namespace {
 
 constexpr std::size_t kExplanationLines = 12;
 constexpr std::size_t kTextWidth = 100;
-constexpr std::size_t kMostTakenApart = 8;  ///< Runs: each difference from the first is a prediction.
+constexpr std::size_t kMostTakenApart = 8;  ///< Runs. Each difference from the first run costs one prediction.
 
-/// Characters left for each of `columns` after a first column of `first`, within reason.
+/// Characters per column of `columns` after a first column of `first` characters, clamped to 10 to 24.
 std::size_t cell_width(std::size_t first, std::size_t columns) {
   const std::size_t room = kTextWidth > first ? (kTextWidth - first) / columns : 0;
   return std::clamp<std::size_t>(room > 2 ? room - 2 : 0, 10, 24);
@@ -99,7 +99,8 @@ std::optional<Interval> interval_of(const ComparedRun& item, const ErrorModel& e
   return step_time_interval(errors, item.run, item.prediction.step_time);
 }
 
-/// Whether runs of measured pairs differ in it (docs/accuracy.md#pairs): what `plan` chooses, and what follows.
+/// Whether runs of a measured pair may differ in this key (docs/accuracy.md#pairs): `plan` chooses it, or derives it
+/// from its choices.
 bool is_choice_of_plan(const std::string& key) {
   const Field* const f = find_field(key);
   return key == "dp" || key == "pipeline_layout" || key == "sequence_parallel" || (f != nullptr && f->tried != nullptr);
@@ -200,7 +201,7 @@ std::vector<Difference> differences(const std::vector<ComparedRun>& runs) {
   for (const Field& field : fields()) {
     if (!field.is_option()) continue;
     add(field.key, [&](const Run& run) {
-      if (field.key == "task") return run.task;  // Fine-tuning of all weights is pretraining to the cost model.
+      if (field.key == "task") return run.task;  // To the cost model, fine-tuning of all weights is pretraining.
       const json value = field.applies_to(run.options) ? field.value.get(run.options) : json(nullptr);
       return value.is_null() ? "-" : value_text(value);
     });
@@ -287,7 +288,7 @@ std::string runs_table(const Screen& screen, const std::vector<ComparedRun>& run
   return table.text(0, screen.width);
 }
 
-/// What a line of the waterfall is called: "communication dispatch over ep".
+/// Label of a line of the waterfall: "communication dispatch over ep".
 std::string line_name(const ExplainedTime& line) {
   constexpr std::string_view kExposed = "exposed_";
   std::string name = line.cause.starts_with(kExposed) ? line.cause.substr(kExposed.size()) : line.cause;
@@ -299,7 +300,7 @@ std::string line_name(const ExplainedTime& line) {
   return name;
 }
 
-/// The lines by which a run gains against the first, or loses.
+/// The waterfall lines in which a run gains (or loses) against the first run.
 std::string moved_line(const Screen& screen, const Waterfall& waterfall, std::size_t run, bool gains) {
   std::vector<std::pair<double, std::string>> moved;
   double sum = 0.0;
@@ -388,7 +389,7 @@ const Explanations& comparison_explanations() {
 
 std::string comparison_text(const std::vector<ComparedRun>& runs, const ErrorModel& errors, const Screen& screen,
                             const std::vector<std::string>& explain) {
-  constexpr std::size_t kMostExplained = 4;  // Runs beside the first: of more, --explain tells.
+  constexpr std::size_t kMostExplained = 4;  // Runs after the first. --explain shows the others.
   const Waterfall time = waterfall(predictions(runs));
   std::string out = verdict(screen, runs, errors) + '\n' + runs_table(screen, runs) + '\n' + differs_line(screen, runs);
   for (std::size_t i = 1; i < runs.size() && i <= kMostExplained; ++i)

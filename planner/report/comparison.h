@@ -10,8 +10,8 @@
 #include "planner/search/changes.h"
 #include "planner/uncertainty/error_model.h"
 
-// What `compare` prints: where runs differ, what each costs, which ops explain it, and which change brings one to
-// the other.
+// Output of `compare`: the fields in which runs differ, the time that each difference costs, the ops behind it, and the
+// single change that brings one run closest to another.
 namespace foldwise::planner {
 
 struct ComparedRun {
@@ -19,34 +19,35 @@ struct ComparedRun {
   costmodel::Prediction prediction;
 };
 
-/// One field that is not the same in all runs. Values as a command line has them; "-" where a run has no such field.
+/// One field that differs between the runs. Values as on a command line; "-" for a run without this field.
 struct Difference {
   std::string field;  ///< "recompute.modules"
   std::vector<std::string> values;
 };
 
-/// How far a run is from the first one, and which of its differences bring it there.
+/// Distance of a run from the first run, and the differences that cause it.
 struct Distance {
-  double slower_pct = 0.0;  ///< Of the first run's step.
-  /// Within which the model cannot tell such runs apart: kIndistinguishable where they differ in nothing but what
-  /// `plan` chooses, else what four of five differences of their errors lie in, if that is more.
+  double slower_pct = 0.0;  ///< Percent of the first run's step time.
+  /// Distance below which the model cannot tell the two runs apart: kIndistinguishable; if the runs differ in more than
+  /// `plan` chooses, at least the 80 % interval of the difference of their errors.
   double error_pct = 0.0;
   bool exceeds_error = false;
-  std::vector<LoneDifference> alone;  ///< Those that bring most first, then those that rules refuse alone.
-  /// The one with which the first run comes nearest to the other's time; nullptr: none comes nearer than the first run.
+  std::vector<LoneDifference> alone;  ///< Largest effect first; then the changes that a rule refuses on their own.
+  /// The single change after which the first run's time is nearest to the other's; nullptr if none is nearer than the
+  /// first run itself.
   [[nodiscard]] const LoneDifference* nearest(Seconds first, Seconds other) const;
 };
 
 [[nodiscard]] std::vector<Difference> differences(const std::vector<ComparedRun>& runs);
 
-/// `with_alone`: with the differences one by one, a prediction each.
+/// `with_alone`: also predict each difference on its own, one prediction each.
 [[nodiscard]] Distance distance(const ComparedRun& first, const ComparedRun& other, const ErrorModel& errors,
                                 bool with_alone = true);
 
 [[nodiscard]] nlohmann::json comparison_json(const std::vector<ComparedRun>& runs, const ErrorModel& errors);
-/// What `--explain` may name, and what it then shows.
+/// Names that `--explain` takes, each with the section that it shows.
 [[nodiscard]] const Explanations& comparison_explanations();
-/// The verdict, a line a run, what each gains and loses; then the sections that `explain` names ("all": every one).
+/// The verdict, one line per run, and its gains and losses; then the sections that `explain` names ("all": every one).
 [[nodiscard]] std::string comparison_text(const std::vector<ComparedRun>& runs, const ErrorModel& errors,
                                           const Screen& screen = {}, const std::vector<std::string>& explain = {});
 

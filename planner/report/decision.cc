@@ -21,7 +21,7 @@
 namespace foldwise::planner {
 namespace {
 
-constexpr double kLikely = 0.01;  ///< Choices less likely to be the fastest are counted, not listed.
+constexpr double kLikely = 0.01;  ///< Choices with a lower probability of being the fastest are counted, not listed.
 
 costmodel::Prediction prediction_of(const Run& run) {
   return costmodel::predict(costmodel::compose_step(run.model, run.options, run.hardware), false);
@@ -32,7 +32,7 @@ bool is_same(const Run& a, const Run& b) {
          a.model_name == b.model_name;
 }
 
-/// What a measured run tells.
+/// A measured run and its prediction error.
 struct Observation {
   const Run& run;
   std::string name;
@@ -56,7 +56,7 @@ std::string smaller_name(const std::string& name, const Run& run, std::int64_t l
                      run.model.num_layers() == layers ? "" : fmt::format(" with {} layers", run.model.num_layers()));
 }
 
-/// The run file's object read back with other values; none: it is no run that rules allow and that fits.
+/// Re-reads the run file with other values; nullopt if a rule rejects the run.
 std::optional<Run> changed(const Run& run, const nlohmann::json& values) {
   nlohmann::json object = write_run(run);
   object.merge_patch(values);
@@ -69,7 +69,8 @@ std::optional<Run> changed(const Run& run, const nlohmann::json& values) {
   }
 }
 
-/// The same ranks in `dp` replicas of `pp` stages of one in `part` layers, with as many micro-batches.
+/// The run with `dp` replicas, `pp` stages, 1/`part` of the layers per stage, and the same number of micro-batches per
+/// replica. Nullopt if it breaks a rule or does not fit.
 std::optional<Run> smaller(const Run& run, std::int64_t dp, std::int64_t pp, std::int64_t part) {
   const costmodel::PipelineOptions& pipeline = run.options.pipeline;
   const std::int64_t replicas = run.options.step.dp, chunks = pp * pipeline.vpp,
@@ -87,8 +88,8 @@ std::optional<Run> smaller(const Run& run, std::int64_t dp, std::int64_t pp, std
   return result && prediction_of(*result).fits ? result : std::nullopt;
 }
 
-/// What tells of a run on up to `most` GPUs: of most stages, then of most layers a stage, that many replicas hold and
-/// that few.
+/// Reduced copies of a run that need at most `most` GPUs. Keeps as many stages as possible, then as many layers per
+/// stage; returns the fewest and the most replicas for which such a run exists.
 std::vector<Run> on_fewer_gpus(const Run& run, std::int64_t most) {
   const std::int64_t stages = run.options.pipeline.pp, replicas = run.options.step.dp;
   for (std::int64_t pp = stages; pp >= 1; --pp) {
@@ -108,13 +109,13 @@ std::vector<Run> on_fewer_gpus(const Run& run, std::int64_t most) {
   return {};
 }
 
-/// Contenders, and behind them what else was measured or may be.
+/// The contenders first, then other runs that were measured or may be.
 struct Runs {
   std::vector<Run> list;
   std::vector<Contender> known;
   std::vector<std::string> names;
 
-  /// Index of the run, which is there once.
+  /// Index of the run; adds it if it is not in the list.
   std::size_t add(Run run, Seconds step_time, std::string name) {
     const auto at = static_cast<std::size_t>(
         std::ranges::find_if(list, [&](const Run& other) { return is_same(run, other); }) - list.begin());
@@ -124,14 +125,14 @@ struct Runs {
     names.push_back(std::move(name));
     return at;
   }
-  /// Works out the causes of all.
   void expose(const ErrorModel& errors) {
     tbb::parallel_for(std::size_t{0}, list.size(),
                       [&](std::size_t i) { known[i] = contender(list[i], known[i].step_time, errors); });
   }
 };
 
-/// Of each of the first `contenders` runs itself or, where it takes more than `most` GPUs, what tells of it on fewer.
+/// Indices of the runs to measure: each of the first `contenders` runs, or its reduced copies if it needs more than
+/// `most` GPUs.
 std::vector<std::size_t> to_measure(Runs& runs, std::size_t contenders, std::int64_t most) {
   std::vector<std::size_t> among;
   for (std::size_t i = 0; i < contenders; ++i) {

@@ -9,47 +9,47 @@
 #include "planner/search/search.h"
 #include "planner/uncertainty/error_model.h"
 
-// Which plan to run when predictions err, and which runs to measure first, by draws of their errors.
+// Which plan to run given that predictions err, and which runs to measure first. Errors are drawn at random.
 namespace foldwise::planner {
 
-/// What a decision may stand on, and should name, beside predictions.
+/// What a decision uses besides predictions, and whether it suggests runs to measure.
 struct DecisionAsked {
-  std::vector<Run> measured;    ///< Runs of the plans' system with a measured step time.
-  std::int64_t suggest = 0;     ///< Runs to name.
-  std::int64_t suggest_gpus{};  ///< Most GPUs of one of them; 0: as many as the plans have.
+  std::vector<Run> measured;    ///< Runs on the plans' system with a measured step time.
+  std::int64_t suggest = 0;     ///< Number of runs to suggest.
+  std::int64_t suggest_gpus{};  ///< Most GPUs of a suggested run; 0: as many as the plans have.
 };
 
-/// The plans of an answer, and the plainer alternatives to the first that it names, as contenders.
+/// The contenders: the plans of an answer, and the plainer alternatives to plan 1.
 struct Decision {
   struct Choice {
     std::string name;                        ///< "plan 1", "no CUDA graphs", "plan 4: no FSDP".
     std::optional<std::size_t> plan;         ///< Index among PlanResult::plans.
-    std::optional<std::size_t> alternative;  ///< Index among PlanResult::alternatives. One of both at least.
+    std::optional<std::size_t> alternative;  ///< Index among PlanResult::alternatives. At least one of the two is set.
     Odds odds;
-    Seconds expected{};                   ///< About the median of what its step may take, after what was measured.
+    Seconds expected{};  ///< Approximate median of the step time, after measured runs are taken into account.
     std::vector<std::string> unmeasured;  ///< ErrorModel::unmeasured().
   };
   struct Suggestion {
     std::string name;  ///< "plan 2", "plan 2 on 64 GPUs with 15 layers".
     Run run;
     Seconds step_time{};         ///< Predicted.
-    double expected_loss = 0.0;  ///< As Informative::.
+    double expected_loss = 0.0;  ///< Same as Informative::expected_loss.
   };
   std::vector<Choice> choices;
-  std::size_t answer = 0;  ///< The choice of least expected loss.
+  std::size_t answer = 0;  ///< The choice with the lowest expected loss.
   std::vector<std::string> measured;
-  std::optional<std::vector<Suggestion>> suggestions;  ///< None: not asked.
+  std::optional<std::vector<Suggestion>> suggestions;  ///< Nullopt: not requested.
 };
-/// Throws ConfigError where one is of another system, breaks a rule, or has no measured step time.
+/// Throws ConfigError if a run is of another system, breaks a rule or has no measured step time.
 void check_measured(const std::vector<Run>& runs, const std::string& system);
 
-/// None without plans. Requires measured runs that check_measured() takes.
+/// Nullopt if there are no plans. Requires that check_measured() accepts asked.measured.
 [[nodiscard]] std::optional<Decision> decide(const PlanProblem& problem, const PlanResult& result,
                                              const ErrorModel& errors, const DecisionAsked& asked = {});
 
 [[nodiscard]] nlohmann::json decision_json(const Decision& decision);
 [[nodiscard]] std::string decision_text(const Decision& decision);
-/// The runs to measure first, where that was asked.
+/// The runs to measure first; empty if not requested.
 [[nodiscard]] std::string suggestions_text(const Decision& decision);
 
 }  // namespace foldwise::planner

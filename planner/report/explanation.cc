@@ -54,7 +54,7 @@ double may_use_gib(const PlanProblem& problem) {
   return in_gib((1.0 - problem.headroom) * problem.hardware.hbm_capacity);
 }
 
-/// What fills the stage of a near miss, largest first.
+/// Memory of a near miss's stage by kind, largest first.
 std::string parts_text(const costmodel::StageMemory& m) {
   std::vector<std::pair<double, std::string>> parts = {
       {in_gib(m.parameters), "parameters"},   {in_gib(m.gradients), "gradients"}, {in_gib(m.optimizer), "optimizer"},
@@ -70,7 +70,7 @@ std::string parts_text(const costmodel::StageMemory& m) {
 
 std::vector<std::pair<std::size_t, std::size_t>> groups_of(const std::vector<Plan>& plans) {
   std::vector<std::pair<std::size_t, std::size_t>> groups;
-  // Behind the first they are sorted, and that one may be the slower.
+  // Plans after the first are sorted by time; the first may be slower than they are.
   const auto within = [](const Plan& a, const Plan& b) {
     const auto [less, more] = std::minmax({seconds_of(a), seconds_of(b)});
     return more <= (1.0 + kIndistinguishable) * less;

@@ -6,10 +6,10 @@
 
 namespace foldwise::planner {
 
-/// The number at `pointer` ("/hbm/bandwidth") of a profile with its unit; empty: there is none.
+/// The number at `pointer` ("/hbm/bandwidth") of a profile, with its unit; empty if there is none.
 [[nodiscard]] std::string fact_text(const hwprofiles::Profile& profile, const std::string& pointer);
 
-/// [{field, value, kind, source, date, note}]: where each number of a profile comes from (docs/output.md).
+/// [{field, value, kind, source, date, note}]: the source of each number of a profile (docs/output.md).
 [[nodiscard]] nlohmann::json facts_json(const hwprofiles::Profile& profile);
 
 }  // namespace foldwise::planner

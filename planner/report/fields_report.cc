@@ -18,7 +18,7 @@ using nlohmann::json;
 
 namespace {
 
-/// Larger than any of the enumerated bounds: printed as a power of two.
+/// Bounds that are powers of two, from this one on, are printed as 2^n.
 constexpr double kPowers = 65'536;
 
 std::string bound(double value) {
@@ -70,14 +70,15 @@ std::string megatron_text(const Field& f) {
   return value_text(f.megatron);
 }
 
-/// For a cell of a table: a bar would end it.
+/// Escapes bars, which would end a cell of a Markdown table.
 std::string cell(const std::string& text) {
   std::string result;
   for (const char c : text) result += c == '|' ? std::string("\\|") : std::string(1, c);
   return result;
 }
 
-/// "te until 0.17.1", "fused since 0.18.2, with Transformer Engine 2.14": of values that not every release has.
+/// Releases for values that not every release has: "te until 0.17.1", "fused since 0.18.2, with Transformer Engine
+/// 2.14".
 std::vector<std::string> limits_of(const Field& f, const char* quote) {
   std::vector<std::string> list;
   for (const LimitedValue& limited : f.limited) {
@@ -107,7 +108,7 @@ json limited_json(const Field& f) {
   return list;
 }
 
-/// Groups of keys in the order of the table; the keys without a group come first.
+/// Groups of keys in table order; the keys without a group come first.
 std::vector<std::string> groups() {
   std::vector<std::string> list = {""};
   for (const Field& f : fields()) {

@@ -2,7 +2,7 @@
 #include <nlohmann/json.hpp>
 #include <string>
 
-// The table of fields and the sets of defaults, as `fields` prints them and docs/run-file.md holds them.
+// The table of fields and the sets of defaults: output of `fields`, and part of docs/run-file.md.
 namespace foldwise::planner {
 
 [[nodiscard]] std::string fields_text();
@@ -10,8 +10,8 @@ namespace foldwise::planner {
 ///  defaults: [{name, title, extends, values}]}
 [[nodiscard]] nlohmann::json fields_json();
 
-/// `document` with what lies between its lines "<!-- fields -->", "<!-- defaults -->" and "<!-- end -->" written anew.
-/// Throws config::ConfigError, with `name` as the file, where it lacks one of them.
+/// `document` with new text between its markers "<!-- fields -->", "<!-- defaults -->" and "<!-- end -->". Throws
+/// config::ConfigError, with `name` as the file name, if a marker is missing.
 [[nodiscard]] std::string with_field_tables(const std::string& document, const std::string& name);
 
 }  // namespace foldwise::planner

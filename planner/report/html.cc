@@ -11,7 +11,7 @@
 namespace foldwise::planner {
 
 namespace page {
-/// Generated: of the files of planner_page.
+/// Generated from the files of planner_page.
 const std::string* embedded_file(std::string_view name);
 }  // namespace page
 
@@ -19,14 +19,13 @@ namespace {
 
 using nlohmann::json;
 
-/// Empty: not built in.
+/// Empty if the file is not built in.
 std::string_view page_file(std::string_view name) {
   const std::string* text = page::embedded_file(name);
   return text != nullptr ? std::string_view(*text) : "";
 }
 
-/// What allows an element of the page's own that holds this file, and no other: 'sha256-...' of a
-/// Content-Security-Policy.
+/// Content-Security-Policy source 'sha256-...' that allows inline elements with the contents of this file only.
 std::string hash_source(std::string_view name) {
   const json hashes = json::parse(page_file("page_hashes"));
   const std::string hex = hashes.at(std::string(name));
@@ -46,7 +45,7 @@ std::string hash_source(std::string_view name) {
   return fmt::format("'sha256-{}'", base64);
 }
 
-/// JSON as it may stand in a script element, which ends at the first "</script".
+/// JSON with every "<" escaped: "</script" would end the script element around it.
 std::string json_in_script(const json& value) {
   std::string out;
   for (const char c : value.dump(-1, ' ', false, json::error_handler_t::replace))
@@ -54,7 +53,7 @@ std::string json_in_script(const json& value) {
   return out;
 }
 
-/// `text` with each {{name}} replaced, once: what replaces it is not looked at.
+/// `text` with each {{name}} replaced. Replacements are not scanned again.
 std::string filled(std::string_view text, const std::map<std::string_view, std::string>& parts) {
   std::string out;
   for (std::size_t open = text.find("{{"); open != std::string_view::npos; open = text.find("{{")) {
@@ -82,7 +81,7 @@ std::string html(const Page& page) {
     code += fmt::format("<script>{}</script>\n", page_file(name));
     scripts += (scripts.empty() ? "" : " ") + hash_source(name);
   }
-  // Plotly fills style elements that it makes empty.
+  // Plotly creates empty style elements and fills them.
   return filled(page_file("page.html"), {{"title", escaped("Foldwise: " + page.kind)},
                                          {"css", std::string(page_file("page.css"))},
                                          {"styles", hash_source("page.css") + ' ' + hash_source("empty")},

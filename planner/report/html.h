@@ -3,28 +3,28 @@
 #include <string>
 #include <vector>
 
-// One page for a browser that holds an answer and everything that shows it: tables that sort and filter, charts, where
-// the numbers come from, the command. It asks for nothing over the network.
+// A self-contained HTML page with an answer: tables that sort and filter, charts, sources of the numbers, and the
+// command. It loads nothing over the network.
 namespace foldwise::planner {
 
-/// A schedule, as schedule_svg() draws it.
+/// A schedule drawn by schedule_svg().
 struct Picture {
   std::string title, svg;
 };
 
 struct Page {
   std::string kind;       ///< The command: "plan", "predict", "compare", "diagnose", "sweep".
-  std::string command;    ///< The whole line, as a shell reads it.
+  std::string command;    ///< The complete command line, quoted for a shell.
   std::string program;    ///< Name and version.
-  nlohmann::json answer;  ///< What --format json prints (docs/output.md); of a sweep {axes, columns, rows}.
+  nlohmann::json answer;  ///< Output of --format json (docs/output.md); for a sweep {axes, columns, rows}.
   nlohmann::json systems = nlohmann::json::array();  ///< [{name, facts}], facts as `systems NAME` prints them.
   std::vector<Picture> pictures;
 };
 
-/// Whether plotly.js was there when the program was built. Without it pages say so, and draw plainer charts.
+/// Whether plotly.js was found at build time. Without it pages say so, and draw simpler charts.
 [[nodiscard]] bool has_chart_library();
 
-/// The page. Texts of it stay texts, whatever they are made of.
+/// All text of the page is escaped: it cannot become markup or script.
 [[nodiscard]] std::string html(const Page& page);
 
 }  // namespace foldwise::planner

@@ -4,7 +4,7 @@
 
 namespace foldwise::planner {
 
-/// `text` as it may stand in SVG and HTML, between tags and in quotes.
+/// `text` escaped for SVG and HTML, in text and in quoted attributes.
 [[nodiscard]] std::string escaped(std::string_view text);
 
 }  // namespace foldwise::planner

@@ -46,7 +46,7 @@ std::string percent_of(Seconds part, Seconds whole) {
   return fmt::format("{:.1f}", 100.0 * part.to<double>() / whole.to<double>());
 }
 
-/// Values that every candidate has because its user named no others, and that change the numbers a run computes.
+/// Options that change the computed numbers and that the user left at their defaults, equal in every candidate.
 std::string kept(const PlanProblem& problem, const TrainingOptions& o) {
   std::vector<std::string> list;
   for (const Field& f : fields())
@@ -56,18 +56,18 @@ std::string kept(const PlanProblem& problem, const TrainingOptions& o) {
   return fmt::format("{}", fmt::join(list, ", "));
 }
 
-/// The place of a plan of the front among the plans, from 1.
+/// Number, from 1, of a plan of the Pareto front among the plans.
 std::size_t number_of(const PlanResult& result, const Plan& plan) {
   const auto same = [&](const Plan& other) { return other.options == plan.options; };
   return static_cast<std::size_t>(std::ranges::find_if(result.plans, same) - result.plans.begin()) + 1;
 }
 
-/// Percent of the first plan's time that a faster one saves.
+/// Percent of plan 1's step time that a faster plan saves.
 double gain_pct(const PlanResult& result, const Plan& faster) {
   return 100.0 * (1.0 - faster.prediction.step_time / result.plans.front().prediction.step_time).to<double>();
 }
 
-/// What the plans and the plainer choices take where the host is slower than assumed.
+/// Step times of the plans and their plainer alternatives on a slower host than assumed.
 std::string hosts_text(const Screen& screen, const PlanResult& result) {
   constexpr double kWorth = 0.01;
   std::vector<std::string> times;
@@ -87,7 +87,7 @@ std::string hosts_text(const Screen& screen, const PlanResult& result) {
          '\n';
 }
 
-/// What the kept types of the optimizer's states decide.
+/// How the answer changes with the other type of optimizer states.
 std::string other_states_text(const Screen& screen, const PlanProblem& problem, const PlanResult& result) {
   if (!result.other_states) return "";
   const std::string text = fmt::format("Optimizer states are {}, as defaults {} have them. With {}",

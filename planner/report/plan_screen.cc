@@ -29,7 +29,7 @@ double slower_pct(const Plan& plan, const Plan& first) { return 100.0 * (seconds
 
 bool has_precisions(const PlanProblem& problem) { return problem.space.find("precision")->values.size() > 1; }
 
-/// What a plan does beside the columns of the table.
+/// Choices of a plan that have no column in the table.
 std::vector<RunChoice> choices_of(const PlanProblem& problem, const Plan& plan) {
   const costmodel::TrainingOptions& o = plan.options;
   std::vector<RunChoice> list;
@@ -39,7 +39,7 @@ std::vector<RunChoice> choices_of(const PlanProblem& problem, const Plan& plan) 
   return list;
 }
 
-/// A question's line: what is asked, without a plan.
+/// The question as a run, without the choices of a plan.
 Run asked_run(const PlanProblem& problem) {
   Run run;
   run.model_name = problem.model_name;
@@ -126,7 +126,7 @@ std::string sure_line(const Screen& screen, const PlanResult& result, const Deci
   return one_line_of(screen, "Sure", pieces, "; ");
 }
 
-/// What the first plan's choices earn, what earns most first.
+/// What each choice of plan 1 gains, largest gain first.
 std::string worth_line(const Screen& screen, const PlanResult& result) {
   std::vector<std::string> pieces, same;
   for (const Alternative& alternative : result.alternatives) {
@@ -261,7 +261,8 @@ std::string plan_screen(const PlanProblem& problem, const PlanResult& result, co
   tail += search_line(screen, result) + ending(how);
 
   std::size_t most = result.plans.size();
-  const auto others = static_cast<std::size_t>(std::ranges::count(head + tail, '\n')) + 3;  // Two empty, and titles.
+  const auto others =
+      static_cast<std::size_t>(std::ranges::count(head + tail, '\n')) + 3;  // Two blank lines and the titles.
   if (how.most_lines > 0 && others + most > how.most_lines)
     most = std::min(most, std::max(kLeastPlans, how.most_lines - std::min(how.most_lines, others + 1)));
   return head + '\n' + plan_lines(screen, problem, result.plans, most) + '\n' + tail;

@@ -9,16 +9,16 @@
 #include "planner/search/search.h"
 #include "planner/search/sensitivity.h"
 
-// What `plan` prints first: the answer on one screen.
+// Output of `plan` without --explain: the answer on one screen.
 namespace foldwise::planner {
 
-/// What the answer rests on, and what follows it.
+/// Context of the answer: its terminal, its question and the commands that may follow.
 struct PlanScreen {
   Screen screen;
-  std::string about;                  ///< What is asked for, of another objective than the fastest plan.
-  std::vector<std::string> defaults;  ///< Values of the question that nobody gave: "256 GPUs".
-  std::vector<std::string> next;      ///< Commands to be copied.
-  /// Plans are listed while the answer has fewer lines, five at least; 0: all are.
+  std::string about;                  ///< The objective, if it is not the fastest plan.
+  std::vector<std::string> defaults;  ///< Values of the question that the user did not give: "256 GPUs".
+  std::vector<std::string> next;      ///< Commands for the user to copy.
+  /// Upper bound of lines of the answer. At least five plans are listed; 0: all plans.
   std::size_t most_lines = 35;
 };
 
@@ -26,8 +26,8 @@ struct PlanScreen {
                                       const std::optional<Decision>& decision, const std::optional<Insight>& insight,
                                       const ErrorModel& errors, const PlanScreen& how);
 
-/// A line a plan: its number, seconds, what that is more than plan 1 takes, GiB left, sizes, and what it does otherwise
-/// than plan 1.
+/// One line per plan: number, seconds, difference from plan 1, free GiB, parallel sizes, and its choices that differ
+/// from plan 1.
 [[nodiscard]] std::string plan_lines(const Screen& screen, const PlanProblem& problem, const std::vector<Plan>& plans,
                                      std::size_t most);
 

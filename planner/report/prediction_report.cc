@@ -25,7 +25,8 @@ using nlohmann::json;
 namespace {
 
 constexpr std::size_t kDetailLines = 10;
-constexpr std::size_t kMostStageLines = 16;  ///< Deeper pipelines show their first, last and extreme stages.
+constexpr std::size_t kMostStageLines =
+    16;  ///< For deeper pipelines the tables show the first, last and extreme stages.
 
 double seconds_of(Seconds time) { return time.to<double>(); }
 std::string gib(Bytes bytes) { return fmt::format("{:.2f}", in_gib(bytes)); }
@@ -126,7 +127,7 @@ std::string breakdown_table(const Prediction& prediction) {
   return table.text();
 }
 
-/// All stages of a short pipeline; of a deep one both ends, the fullest and the busiest.
+/// All stages of a short pipeline; of a deep one the first, the last, the fullest and the busiest.
 std::vector<std::size_t> stages_to_show(const Prediction& prediction) {
   std::vector<std::size_t> result;
   std::size_t fullest = 0;
@@ -153,7 +154,7 @@ std::string memory_table(const Run& run, const Prediction& prediction) {
   return table.text();
 }
 
-/// Every second of every rank; activities that no rank has are left out.
+/// Seconds of every rank by activity. Activities that no rank has are left out.
 std::string parts_table(const Prediction& prediction) {
   std::vector<std::size_t> shown;
   std::vector<std::string> titles{"stage"};
@@ -173,7 +174,7 @@ std::string parts_table(const Prediction& prediction) {
   return table.text();
 }
 
-/// What the tasks of a schedule that merges or splits them take.
+/// Times of the tasks of a schedule that merges or splits them.
 std::string tasks_table(const Prediction& prediction) {
   Table table({"stage", "forward", "input gradient", "weight gradient", "merged pairs", "bubble"});
   for (const std::size_t i : stages_to_show(prediction)) {

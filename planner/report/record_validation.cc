@@ -20,7 +20,7 @@ namespace {
 
 constexpr std::size_t kWorstRows = 10;
 
-/// Kernel and what kind of it, without conditions that the curve does not know.
+/// Kernel and its conditions, without those that the curve does not depend on.
 std::string kind_of(const Measurement& measurement) {
   std::string kind = measurement.kernel;
   for (const char* key : {"op", "collective", "direction", "format", "phase", "load"})
@@ -35,7 +35,7 @@ std::string shape_text(const Measurement& measurement) {
   return text;
 }
 
-/// The system has the format and the curve.
+/// Whether the system has the formats and the curves of the ops.
 bool has_curves(const std::vector<costmodel::Op>& ops, const costmodel::Hardware& hw) {
   return std::all_of(ops.begin(), ops.end(), [&](const costmodel::Op& op) {
     const auto* gemm = std::get_if<costmodel::GemmWork>(&op.work);

@@ -8,12 +8,12 @@
 #include "hwprofiles/records/reader.h"
 #include "planner/report/validation.h"
 
-// Predictions against measured kernels: what `validate` computes and prints for records.
+// Predictions against measured kernels: output of `validate` for record files.
 namespace foldwise::planner {
 
 struct ValidatedKernel {
   hwprofiles::Measurement measurement;
-  std::string kind;  ///< "gemm bf16 forward", "memory rope", "collective all_reduce": what the summary groups by.
+  std::string kind;  ///< Group of the summary: "gemm bf16 forward", "memory rope", "collective all_reduce".
   double measured_us = 0.0, predicted_us = 0.0, error_pct = 0.0;
   std::vector<std::string> outside;  ///< "k 65536 is outside the 512 to 36864 that /gemm/bf16 was fitted to"
 };
@@ -22,8 +22,8 @@ struct KernelValidation {
   std::string system;
   std::vector<ValidatedKernel> rows;
   std::map<std::string, std::int64_t>
-      skipped;                               ///< Records by kind for which the model has no op, or the system no curve.
-  std::vector<config::Diagnostic> warnings;  ///< Of the files.
+      skipped;  ///< Count by kind of the records without an op in the model or a curve in the profile.
+  std::vector<config::Diagnostic> warnings;  ///< From reading the files.
 };
 
 /// Predicts every record with the curves of `profile`.

@@ -24,7 +24,7 @@ using nlohmann::json;
 
 namespace {
 
-constexpr std::size_t kLeastBar = 24;  ///< Columns: a shorter bar stands in a line of its own.
+constexpr std::size_t kLeastBar = 24;  ///< Columns. A shorter bar gets a line of its own.
 
 std::string billions(std::int64_t parameters) {
   const double number = static_cast<double>(parameters) * 1e-9;
@@ -40,7 +40,7 @@ std::string parameters_text(const costmodel::ModelSpec& model) {
   return text;
 }
 
-/// A text with a bar: in one line where there is room, in two else. Without bars the lead and the legend.
+/// A text with a bar: on one line if there is room, else on two. Without bars: the lead and the legend.
 std::string with_bar(const Screen& screen, const std::string& name, const std::string& lead,
                      const std::vector<BarPart>& parts, const std::vector<std::string>& legends, double whole) {
   const std::vector<std::string> coloured = legend(screen, legends);
@@ -90,7 +90,7 @@ std::string value_of(const Field& field, const TrainingOptions& options) {
   return value_text(field.value.get(options));
 }
 
-/// What a switch of the table of fields is called when it is on; off it is "no ...".
+/// Text for a switch of the table of fields that is on. The text for off is "no " before it.
 const std::map<std::string, std::string, std::less<>> switches = {
     {"overlaps.tp", "TP overlap"},
     {"overlaps.dp_grad", "overlap of gradient reduction"},
@@ -103,7 +103,7 @@ const std::map<std::string, std::string, std::less<>> switches = {
     {"software.router_fusion", "fused router"},
     {"paged_stash", "paged stash"}};
 
-/// Fields that a choice of their own text stands for, or that a layout names.
+/// Fields that the layout or another choice's text already covers.
 bool is_apart(std::string_view key) {
   static const std::set<std::string_view> keys = {"micro_batch",
                                                   "tp",
@@ -269,7 +269,7 @@ std::string differing_choices(const std::vector<RunChoice>& run, const std::vect
 
 namespace {
 
-/// Of a deep pipeline the fullest, the busiest and the last rank.
+/// The fullest, the busiest and the last rank of a deep pipeline.
 std::vector<std::size_t> ranks_to_draw(const Prediction& prediction) {
   constexpr std::size_t kMost = 3;
   const std::size_t count = prediction.memory.size();
@@ -278,7 +278,7 @@ std::vector<std::size_t> ranks_to_draw(const Prediction& prediction) {
   return {ranks.begin(), ranks.end()};
 }
 
-/// Memory of a pipeline's ranks: a bar each, or a table.
+/// Memory of the pipeline ranks: one bar each, or a table.
 std::string stages_text(const Screen& screen, const Run& run, const Prediction& prediction,
                         const std::optional<costmodel::Imbalance>& p99) {
   const std::string lead = memory_lead(screen, run, prediction, p99);

@@ -9,41 +9,41 @@
 #include "planner/search/sensitivity.h"
 #include "planner/uncertainty/error_model.h"
 
-// What `plan` and `predict` say of a run on one screen: lines that begin with a name.
+// What `plan` and `predict` print about a run on one screen: lines that start with a label.
 namespace foldwise::planner {
 
 /// "deepseek-v3 671B (37B active) on 256 x gb200-nvl72   seq 4096   batch 4096 ...": one line, or two on a narrow
 /// screen.
 [[nodiscard]] std::string headline(const Screen& screen, const Run& run, const std::string& precision,
                                    const std::vector<std::string>& besides);
-/// Step, interval, tokens/s, TFLOPS and MFU. `name`: of the line.
+/// Step time, interval, tokens/s, TFLOPS and MFU. `name`: label of the line.
 [[nodiscard]] std::string step_lines(const Screen& screen, const std::string& name,
                                      const costmodel::Prediction& prediction, const std::optional<Interval>& interval);
 [[nodiscard]] std::string layout_lines(const Screen& screen, const costmodel::ModelSpec& model,
                                        const costmodel::TrainingOptions& options);
-/// What fills the fullest rank, by kind: a bar where the screen has them. `p99`: of random routing; none: no experts.
+/// Memory of the fullest rank by kind, with a bar if the screen has bars. `p99`: imbalance of random routing; nullopt
+/// for dense models.
 [[nodiscard]] std::string memory_lines(const Screen& screen, const Run& run, const costmodel::Prediction& prediction,
                                        const std::optional<costmodel::Imbalance>& p99);
-/// Shares of the busiest rank's step.
+/// Shares of the busiest rank's step time.
 [[nodiscard]] std::string time_lines(const Screen& screen, const costmodel::Prediction& prediction);
-/// The types of the optimizer's states and of gradients: they decide what fits. `otherwise`: what the states' other
-/// type would give.
+/// Types of the optimizer states and gradients, which strongly affect memory. `otherwise`: the result with the other
+/// type of states.
 [[nodiscard]] std::string numerics_line(const Screen& screen, const costmodel::TrainingOptions& options,
                                         const std::string& otherwise = "");
 
-/// A choice of a run that a layout does not have: "recompute", "recompute moe_act layernorm".
+/// A choice of a run besides its layout: "recompute", "recompute moe_act layernorm".
 struct RunChoice {
   std::string key, text;
-  std::string without;  ///< What a run that does not have it is called beside one that has: "no recomputation".
+  std::string without;  ///< Text for a run without this choice, when compared with one that has it: "no recomputation".
 };
-/// How it saves memory, overlaps, and runs its experts, and what else differs from Megatron's defaults of what a search
-/// chooses.
+/// Choices of memory, overlap and experts, and other searched options that differ from Megatron's defaults.
 [[nodiscard]] std::vector<RunChoice> run_choices(const costmodel::ModelSpec& model,
                                                  const costmodel::TrainingOptions& options);
-/// What a run does otherwise than another; empty: nothing but its layout.
+/// Choices in which a run differs from another; empty if only the layouts differ.
 [[nodiscard]] std::string differing_choices(const std::vector<RunChoice>& run, const std::vector<RunChoice>& other);
 
-/// What `predict` prints first.
+/// Output of `predict` without --explain.
 [[nodiscard]] std::string run_screen(const Screen& screen, const Run& run, const costmodel::Prediction& prediction,
                                      const std::optional<Interval>& interval,
                                      const std::optional<costmodel::Imbalance>& p99, const Insight& insight);

@@ -17,7 +17,7 @@ constexpr std::array kHues = {fmt::terminal_color::cyan,  fmt::terminal_color::y
 
 bool continues_character(char c) { return (static_cast<unsigned char>(c) & 0xC0U) == 0x80U; }
 
-/// The byte behind the first `columns` columns of a text, and behind the colours that follow them.
+/// Offset in bytes after the first `columns` columns of a text and the colour codes that follow them.
 std::size_t byte_behind(const std::string& text, std::size_t columns) {
   std::size_t at = 0;
   for (std::size_t seen = 0; at < text.size();) {
@@ -133,7 +133,7 @@ std::string label(const Screen& screen, const std::string& name) {
 }  // namespace
 
 std::string line_of(const Screen& screen, const std::string& name, const std::vector<std::string>& pieces) {
-  // Wrapped between pieces first: a piece is cut only where it is longer than a line.
+  // Lines break between pieces. A piece is cut only if it is longer than a line.
   std::string text, line;
   const std::size_t room = screen.width - kLabel;
   const std::string margin = '\n' + std::string(kLabel, ' ');

@@ -24,8 +24,8 @@ constexpr auto kStreamNames =
     costmodel::names_of<Stream>("compute", "TP/CP", "EP", "DP", "PP send activations", "PP send gradients",
                                 "copies to host", "copies from host", "host");
 
-// Whole nanoseconds: viewers keep no more, and drop a slice that begins before another of its thread has ended, be it
-// by rounding. So a duration is the difference of two rounded times.
+// Trace viewers keep whole nanoseconds and drop a slice that starts before the previous one of its thread ends, even by
+// a rounding error. A duration is therefore the difference of two rounded times.
 std::int64_t nanoseconds(std::int64_t ps) { return ps / 1000; }
 double microseconds(std::int64_t ps) { return static_cast<double>(nanoseconds(ps)) / 1000.0; }
 double duration_us(std::int64_t start_ps, std::int64_t end_ps) {
@@ -46,7 +46,7 @@ std::string task_name(const std::vector<ScheduledTask>& tasks, std::size_t i) {
   return task.merged ? name + " | " + task_name(tasks, i + 1) : name;
 }
 
-/// Which tasks of a rank are drawn: all, or the first and the last ones. A merged pair is never cut.
+/// Tasks of a rank that are drawn: all, or the first and the last ones. A merged pair is never cut.
 class Window {
  public:
   Window(const StepTimeline& timeline, std::size_t most_tasks) {
@@ -66,7 +66,7 @@ class Window {
     const auto i = static_cast<std::size_t>(task);
     return task < 0 || i < left_out_[rank].first || i >= left_out_[rank].second;
   }
-  /// First and last but one.
+  /// Range of the tasks that are left out: first, and one past the last.
   [[nodiscard]] std::pair<std::size_t, std::size_t> left_out(std::size_t rank) const { return left_out_[rank]; }
   [[nodiscard]] bool complete(std::size_t rank) const { return left_out_[rank].first == left_out_[rank].second; }
 
@@ -82,8 +82,8 @@ std::string slice_name(const StepTimeline& timeline, const StepTimeline::Slice& 
   return slice.activity == Activity::kCompute ? task : fmt::format("{} {}", task, to_string(slice.activity));
 }
 
-// Numbers of processes and threads from 1, and no two alike: Perfetto reads thread 0 as the process's main thread,
-// whose number is the process's, so that rank 2's first stream would fall together with its third.
+// Process and thread ids are unique and start at 1. Perfetto treats thread 0 as the main thread and gives it the id of
+// its process, so id 0 would merge rank 2's first stream with its third.
 std::size_t pid_of(std::size_t rank) { return rank + 1; }
 std::size_t tid_of(std::size_t rank, std::size_t stream) { return 1000 * pid_of(rank) + stream; }
 std::size_t pid_of(const StepTimeline::Slice& slice) { return pid_of(static_cast<std::size_t>(slice.rank)); }
@@ -177,7 +177,7 @@ json trace_json(const StepTimeline& timeline, const std::string& title, std::siz
 
 namespace {
 
-// Of Okabe and Ito's palette: told apart by colour-blind readers too.
+// From the Okabe-Ito palette, which colour-blind readers can distinguish.
 constexpr auto kTaskColours = costmodel::names_of<TaskKind>("#56b4e9", "#009e73", "#8fd3b6", "#e69f00");
 constexpr std::string_view kEndColour = "#cc79a7", kLeftOutColour = "#dddddd", kIdleColour = "#f6f6f6";
 
@@ -229,7 +229,7 @@ std::string schedule_svg(const StepTimeline& timeline, const std::string& title,
     for (std::size_t i = 0; i < tasks.size(); ++i) {
       const ScheduledTask& scheduled = tasks[i];
       const bool pair = scheduled.task.merged || second_of_pair;
-      // Both tasks of a pair take the whole time, half of the row each.
+      // Both tasks of a merged pair span its whole time; each takes half of the row's height.
       const double top = second_of_pair ? y + kBox / 2.0 : y, high = pair ? kBox / 2.0 : kBox;
       second_of_pair = scheduled.task.merged;
       if (!window.contains(rank, static_cast<std::int32_t>(i))) continue;

@@ -52,9 +52,9 @@ double expected_goodput(Seconds interval, Seconds write, Seconds restart, Second
          (m * std::exp(restart.to<double>() / m) * std::expm1((interval + write).to<double>() / m));
 }
 
-// The weights in bf16 and, whatever the run keeps, the optimizer's tensors in fp32: get_unscaled_state of Transformer
-// Engine's FusedAdam widens them for state_dict(). Recalled from sharded_state_dict of distrib_optimizer.py, not looked
-// at. The embedding has Adam's second moment also where Muon has the rest.
+// bf16 weights, and fp32 optimizer tensors whatever their type in training: get_unscaled_state of Transformer Engine's
+// FusedAdam widens them for state_dict(). From memory of sharded_state_dict in distrib_optimizer.py; not checked
+// against the source. With Muon, the embedding still has Adam's second moment.
 std::optional<Bytes> checkpoint_bytes(const costmodel::ModelSpec& model, const costmodel::TrainingOptions& options) {
   if (options.layer.lora) return std::nullopt;
   constexpr double kWeight = 2.0, kMaster = 4.0, kMoment = 4.0;  // Bytes.

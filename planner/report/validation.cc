@@ -99,7 +99,7 @@ json row_json(const ValidatedRow& row, const ErrorModel& errors) {
           {"allocated_between_steps_error_pct", or_null(row.between_steps_error_pct)}};
 }
 
-/// What rows state by inference, not by their source.
+/// Keys of the rows that were inferred because the source does not state them.
 struct Inferences {
   std::int64_t rows = 0;
   std::vector<std::pair<std::string, std::int64_t>> keys;  ///< Most frequent first.
@@ -134,7 +134,7 @@ std::string inferences_text(const Screen& screen, const Validation& validation) 
 
 namespace {
 
-// Errors of one kind over all rows in a line: largest and root mean square.
+// Errors of one kind over all rows, on one line: largest and root mean square.
 std::string spread_text(const std::string& what, const std::vector<double>& errors) {
   if (errors.empty()) return "";
   double worst = 0.0, square = 0.0;
@@ -145,7 +145,7 @@ std::string spread_text(const std::string& what, const std::vector<double>& erro
   return fmt::format("  {} {}: rms {:.2f} %, worst {:+.2f} %\n", errors.size(), what, std::sqrt(square), worst);
 }
 
-// As the allocator does that the run states.
+// Reserved memory with the allocator settings that the run states.
 Bytes reserved_of(const Run& run, const costmodel::StageMemory& memory) {
   const nlohmann::json stated = run.json.value("/software/pytorch_cuda_alloc_conf"_json_pointer, nlohmann::json());
   const bool expands =
@@ -171,7 +171,7 @@ std::string memory_by_rank(const Validation& validation) {
 
 namespace {
 
-// Pipeline ranks are the slowest of Megatron's dimensions: global rank r is on pipeline rank r / (world / pp).
+// Pipeline rank is the slowest dimension in Megatron's rank order: global rank r is on pipeline rank r / (world / pp).
 void add_memory_errors(ValidatedRow& row) {
   const Measured& m = row.run.measured;
   const std::vector<costmodel::StageMemory>& memory = row.prediction.memory;
@@ -202,7 +202,7 @@ Bytes peak_reserved(const Run& run, const costmodel::Prediction& prediction) {
   return most;
 }
 
-// Allocated memory of the fullest rank, or reserved memory where the source has only that.
+// Allocated memory of the fullest rank, or reserved memory if the source has only that.
 struct MemoryFigure {
   double measured = 0.0, predicted = 0.0;
   std::optional<double> error_pct;
@@ -232,7 +232,7 @@ std::string rows_table(const Screen& screen, const std::vector<const ValidatedRo
 
 constexpr std::size_t kWorst = 10;
 
-/// All rows, or those with the largest errors of the step time, then of memory.
+/// All rows, or those with the largest errors of step time, then of memory.
 std::vector<const ValidatedRow*> rows_to_show(const Validation& validation, bool all) {
   std::vector<const ValidatedRow*> rows;
   for (const ValidatedRow& row : validation.rows) rows.push_back(&row);
@@ -287,8 +287,8 @@ std::optional<MeasuredStep> measured_step(const Run& run) {
   const auto from_tflops = [&](double tflops_per_gpu) {
     return costmodel::megatron_flops(run.model, tokens, tokens * seq_len, o.layer.tp) / (tflops_per_gpu * 1e12 * gpus);
   };
-  // FLOPs are a matter of convention (packed sequences, frozen weights, windows, ungated experts). They refine rounded
-  // tokens where both agree to a global sample a second and half a TFLOPS.
+  // Conventions for FLOPs differ (packed sequences, frozen weights, windows, ungated experts). TFLOPS refine rounded
+  // tokens only if both agree to one global sample per second and 0.5 TFLOPS.
   if (m.tokens_per_s_per_gpu) {
     const double from_tokens = tokens / (*m.tokens_per_s_per_gpu * gpus);
     const bool refines = m.tflops_per_gpu && m.tokens_are_rounded && run.task == "pretrain" &&
@@ -436,7 +436,7 @@ std::string statistics_text(const Validation& validation) {
 }
 
 std::string validation_text(const Screen& screen, const Validation& validation, bool all_rows) {
-  constexpr std::size_t kFew = 5;  // Of rows apart: more are counted, and named by --explain skipped.
+  constexpr std::size_t kFew = 5;  // Skipped rows. More are only counted; --explain skipped names them.
   std::string out = fmt::format("{} rows predicted, {} skipped{}", validation.rows.size(), validation.skipped.size(),
                                 validation.skipped.size() > kFew ? " (--explain skipped)" : "");
   if (!validation.out_of_memory.empty())

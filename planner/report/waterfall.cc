@@ -34,7 +34,7 @@ std::optional<std::size_t> common_stage(const std::vector<const Prediction*>& ru
   return same ? std::optional(first.critical_stage) : std::nullopt;
 }
 
-/// "communication" of "exposed_communication": four names and three numbers have a line of 100 characters.
+/// Removes "exposed_", so that four names and three numbers fit in a line of 100 characters.
 std::string short_cause(const std::string& cause) {
   constexpr std::string_view kExposed = "exposed_";
   return cause.starts_with(kExposed) ? cause.substr(kExposed.size()) : cause;

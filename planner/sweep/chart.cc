@@ -18,13 +18,14 @@
 namespace foldwise::planner {
 namespace {
 
-// Okabe and Ito's palette: told apart by colour-blind readers too.
+// The Okabe-Ito palette, which colour-blind readers can distinguish.
 constexpr std::array<std::string_view, 7> kColours{"#0072b2", "#d55e00", "#009e73", "#cc79a7",
                                                    "#e69f00", "#56b4e9", "#000000"};
-constexpr std::array<std::string_view, 4> kDashes{"none", "7 4", "2 3", "9 3 2 3"};  ///< Once the colours are used up.
+constexpr std::array<std::string_view, 4> kDashes{"none", "7 4", "2 3",
+                                                  "9 3 2 3"};  ///< For lines beyond the number of colours.
 constexpr double kLeft = 90.0, kTop = 50.0, kWidth = 640.0, kHeight = 380.0, kLegend = 260.0, kLegendLine = 18.0;
 
-/// A number and its unit: of 4, of "400 Gb/s".
+/// A number and its unit: from 4, from "400 Gb/s".
 std::pair<std::optional<double>, std::string> quantity(const SweepRow& value) {
   if (value.is_number()) return {value.get<double>(), ""};
   const std::string text = value.is_string() ? value.get<std::string>() : "";
@@ -34,8 +35,8 @@ std::pair<std::optional<double>, std::string> quantity(const SweepRow& value) {
   return {number, text.substr(static_cast<std::size_t>(end - text.data()))};
 }
 
-/// Where the values of the first axis stand, from 0 to 1: numbers to scale (by ratio, from two doublings on), else
-/// evenly.
+/// Positions, 0 to 1, of the values of the first axis: to scale for numbers (logarithmic if they span a factor of
+/// four), else evenly spaced.
 class Across {
  public:
   explicit Across(const std::vector<SweepRow>& values) : count_(values.size()) {
@@ -46,7 +47,7 @@ class Across {
       numbers_.push_back(number.value_or(0.0));
     }
     if (count_ < 2 || units != std::set<std::string>{quantity(values.front()).second}) numbers_.clear();
-    if (numbers_.empty()) return;  // Values differ, so two have a distance.
+    if (numbers_.empty()) return;  // The values differ, so the range below is positive.
     const auto [low, high] = std::minmax_element(numbers_.begin(), numbers_.end());
     if (*low > 0.0 && *high >= 4.0 * *low)
       for (double& number : numbers_) number = std::log(number);
@@ -62,7 +63,7 @@ class Across {
   std::vector<double> numbers_;
 };
 
-/// A round step, of 1, 2 or 5 times a power of ten, of which four to ten reach `high`.
+/// Tick distance of 1, 2 or 5 times a power of ten that gives four to ten ticks up to `high`.
 double tick_step(double high) {
   const double power = std::pow(10.0, std::floor(std::log10(high)));
   for (const double share : {0.1, 0.2, 0.5})
@@ -108,7 +109,7 @@ std::string frame(const Sweep& sweep, const std::vector<SweepRow>& ticks, const 
          fmt::format("<text x=\"{}\" y=\"{}\" class=\"title\">{}</text>\n", kLeft - 60.0, kTop - 20.0, escaped(y));
 }
 
-/// "tp 2, pp 4": what the points of a line share.
+/// Values that the points of a line share: "tp 2, pp 4".
 std::string line_name(const Sweep& sweep, const SweepRow& row) {
   std::string name;
   for (std::size_t i = 1; i < sweep.axes().size(); ++i)
@@ -125,7 +126,7 @@ struct LineStyle {
   std::string_view colour, dash;
 };
 
-/// A mark for each answer, and lines between those that follow each other.
+/// A mark for each answer, and lines between consecutive ones.
 std::string line_svg(const std::vector<SweepRow>& points, const std::string& x, const std::string& y,
                      const Scale& scale, const LineStyle& style) {
   std::string path, marks;

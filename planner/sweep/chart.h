@@ -6,11 +6,11 @@
 
 namespace foldwise::planner {
 
-/// Throws ConfigError where `y` is no column of the rows, or none of numbers.
+/// Throws ConfigError if `y` is not a column of the rows, or has no numbers.
 void check_column(const Sweep& sweep, const std::vector<SweepRow>& rows, const std::string& y);
 
-/// A line chart of a sweep, as SVG: the first axis across, column `y` up, a line for each combination of the other
-/// axes. What does not fit is hollow, what was refused a gap. Throws ConfigError where `y` is no column, or none of
+/// A line chart of a sweep as SVG: first axis across, column `y` up, and one line for each combination of the other
+/// axes. Points that do not fit are hollow; refused points leave a gap. Throws ConfigError if `y` is not a column of
 /// numbers.
 [[nodiscard]] std::string sweep_svg(const Sweep& sweep, const std::vector<SweepRow>& rows, const std::string& y);
 

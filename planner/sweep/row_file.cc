@@ -14,7 +14,7 @@
 namespace foldwise::planner {
 namespace {
 
-/// Quoted where a comma, a quote or the end of a line would be taken for more.
+/// Quotes a value that contains a comma, a quote or a line end.
 std::string csv_cell(const SweepRow& value) {
   if (value.is_null()) return "";
   std::string text = value.is_string() ? value.get<std::string>() : value.dump();
@@ -42,11 +42,11 @@ std::vector<std::string> csv_cells(const std::string& line) {
   return cells;
 }
 
-/// How the line of a row starts that has these first cells.
+/// Start of the line of a row with these first cells.
 std::string start_of_line(RowFormat format, const SweepRow& first) {
   std::string text = row_text(format, first);
-  text.pop_back();                                         // The end of the line,
-  if (format == RowFormat::kJsonLines) text.back() = ',';  // and of the object: more cells follow.
+  text.pop_back();                                         // Without the line end,
+  if (format == RowFormat::kJsonLines) text.back() = ',';  // and without the object's end: more cells follow.
   return format == RowFormat::kCsv ? text + ',' : text;
 }
 
@@ -89,7 +89,7 @@ RowFile::RowFile(std::string path, RowFormat format, const Sweep& sweep) : path_
     if (::flock(descriptor_, LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK) fail(0, "another sweep writes it");
     struct stat found {};
     const bool grows =
-        ::fstat(descriptor_, &found) == 0 && S_ISREG(found.st_mode);  // A FIFO has nothing to go on with.
+        ::fstat(descriptor_, &found) == 0 && S_ISREG(found.st_mode);  // A FIFO has no rows to resume from.
     std::string text;
     std::array<char, 1U << 16> buffer{};
     ssize_t count = 0;
@@ -132,7 +132,7 @@ void RowFile::check(const std::string& text, RowFormat format, const Sweep& swee
     if (format == RowFormat::kJsonLines && !SweepRow::accept(found_.back()))
       fail(line, fmt::format("a damaged row{}", otherwise));
   }
-  // What is left was cut by a kill.  Only the start of our own next row may be taken away.
+  // The rest is a partial line, left by a killed sweep. It may only be removed if it is the start of our next row.
   if (at == text.size()) return;
   const auto line = static_cast<int>(found_.size()) + first_line;
   if (found_.size() == sweep.size()) fail(line, fmt::format("more rows than this sweep has{}", otherwise));

@@ -8,34 +8,35 @@
 
 #include "planner/sweep/sweep.h"
 
-// The rows of a sweep as text, and the file that they go to: row by row, so that what a killed sweep has computed is
-// not computed again.
+// The rows of a sweep as text, and their file. It is written row by row, so that a sweep that was killed can resume.
 namespace foldwise::planner {
 
 enum class RowFormat : std::uint8_t { kCsv, kJsonLines };
 
-/// The line of a row, with its end; kCsv leaves "run" out (RFC 4180, lines end with "\n"). `first` cells of a row are
-/// the start of its line.
+/// The line of a row, with its end. kCsv leaves "run" out (RFC 4180, but lines end with "\n"). The line of a row's
+/// `first` cells is a prefix of the row's line.
 [[nodiscard]] std::string row_text(RowFormat format, const SweepRow& row);
-/// Of CSV the line of names; empty of JSON lines.
+/// For CSV the line of column names; empty for JSON lines.
 [[nodiscard]] std::string header_text(RowFormat format, const std::vector<std::string>& columns);
-/// What row_text() wrote.
+/// Reads a line of row_text().
 [[nodiscard]] SweepRow read_row(RowFormat format, const std::vector<std::string>& columns, const std::string& line);
 
-/// A file that only grows by whole rows. Locked while open: a second sweep to it is refused.
+/// A file that grows by whole rows only. Locked while open: a second sweep into it is refused.
 class RowFile {
  public:
-  /// Opens `path` or makes it, cuts a partial last line, and looks whether its rows are the first ones of `sweep`.
-  /// Throws ConfigError with file and line where they are not; the file is left as it is then.
+  /// Opens or creates `path`, removes a partial last line, and checks that its rows are the first ones of `sweep`. If
+  /// they are not: leaves the file unchanged and throws ConfigError with file and line.
   RowFile(std::string path, RowFormat format, const Sweep& sweep);
   ~RowFile();
   RowFile(const RowFile&) = delete;
   RowFile& operator=(const RowFile&) = delete;
 
-  [[nodiscard]] const std::vector<std::string>& found() const { return found_; }  ///< Lines of the rows, without ends.
-  /// Writes in one piece. Throws ConfigError: no space, no permission, or the file is no longer as we left it.
+  [[nodiscard]] const std::vector<std::string>& found() const {
+    return found_;
+  }  ///< Lines of existing rows, without line ends.
+  /// Writes `text` at once. Throws ConfigError: no space, no permission, or another program changed the file.
   void append(const std::string& text);
-  /// Throws ConfigError where another program has changed, cut or replaced the file since we last wrote.
+  /// Throws ConfigError if another program changed, truncated or replaced the file since our last write.
   void expect_unchanged() const;
 
  private:
@@ -45,7 +46,7 @@ class RowFile {
 
   std::string path_;
   int descriptor_ = -1;
-  std::optional<struct stat> left_;  ///< As we left it; none: it is no regular file.
+  std::optional<struct stat> left_;  ///< State after our last write; nullopt if not a regular file.
   std::vector<std::string> found_;
 };
 

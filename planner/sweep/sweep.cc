@@ -44,7 +44,7 @@ const std::vector<std::string> run_columns = {"num_gpus", "precision", "tp", "cp
 const std::vector<std::string> plan_columns = {"proven", "least_s"};
 const std::vector<std::string> cost_columns = {"days", "gpu_hours", "money", "energy_mwh", "goodput"};
 
-/// Where a key of a model's configuration or a system's profile stands in a run file.
+/// Run-file object that a prefix of axis keys writes to: overrides of a model's configuration or of a system's profile.
 struct Override {
   std::string_view prefix, object;
 };
@@ -56,7 +56,7 @@ const Override* override_of(const std::string& key) {
   return nullptr;
 }
 
-/// JSON, or else the text itself.
+/// The text parsed as JSON, or as a string if it is not JSON.
 json override_value(const std::string& text) {
   const json value = json::parse(text, nullptr, false);
   return value.is_discarded() ? json(text) : value;
@@ -64,7 +64,7 @@ json override_value(const std::string& text) {
 
 config::Location axis_location(const std::string& key) { return {config::kArguments, 0, "set " + key}; }
 
-/// "optimizer.name" as a pointer into a run file.
+/// JSON pointer into a run file: "/optimizer/name" for "optimizer.name".
 json::json_pointer pointer_of(const std::string& key) {
   std::string pointer = "/" + key;
   std::replace(pointer.begin(), pointer.end(), '.', '/');
@@ -81,8 +81,8 @@ void set_in_run(json& run, const std::string& key, const std::string& text) {
   run[pointer_of(f.key)] = typed_value(f, text);
 }
 
-/// The run file of a point. The data-parallel size follows from the others, so a stated one must not stand against
-/// them.
+/// The run file of a point. A stated data-parallel size is removed where an axis changes the sizes that it follows
+/// from.
 json run_of_point(json run, const std::vector<Axis>& axes, const std::vector<std::string>& values) {
   bool sizes = false, dp = false;
   for (std::size_t i = 0; i < axes.size(); ++i) {
@@ -122,7 +122,7 @@ PlanRequest request_of_point(PlanRequest request, const std::vector<Axis>& axes,
   return request;
 }
 
-/// What is wrong with the values of a field, each by itself.
+/// Checks each value of a field on its own.
 void check_values(const Axis& axis, Diagnostics& diagnostics) {
   if (axis.values.empty() || (axis.values.size() == 1 && axis.values.front().empty()))
     return diagnostics.error(axis_location(axis.key), "expected at least one value, found none");
@@ -137,7 +137,7 @@ void check_values(const Axis& axis, Diagnostics& diagnostics) {
       diagnostics.error(axis_location(axis.key), mistake);
 }
 
-/// Canonical names; keys that no run file has are reported.
+/// Axes with canonical names. Reports keys that no run file has.
 std::vector<Axis> known_axes(std::vector<Axis> axes, Diagnostics& diagnostics) {
   std::vector<std::string> known;
   for (const Field& f : fields())
@@ -167,7 +167,7 @@ const std::vector<std::string>* values_of(const std::vector<Axis>& axes, std::st
   return nullptr;
 }
 
-/// Loads every model and system that a point has, alone with each value of the axes that change it.
+/// Loads every model and system of the points, each with one value at a time of the axes that change it.
 void check_catalog(const std::vector<std::string>& models, const std::vector<std::string>& systems,
                    const std::vector<Axis>& axes, Diagnostics& diagnostics) {
   const auto attempt = [&](const auto& load) {
@@ -200,7 +200,7 @@ void check_catalog(const std::vector<std::string>& models, const std::vector<std
   }
 }
 
-/// Mistakes of form in the run file itself: a key that nobody knows is one at every point.
+/// Checks the form of the run file itself: an unknown key is an error at every point.
 void check_form(const RunQuestion& question, const std::vector<Axis>& axes, Diagnostics& diagnostics) {
   const config::Document document = question.text.empty() ? config::Document::load(question.file)
                                                           : config::Document::parse(question.text, question.file);
@@ -215,7 +215,7 @@ void check_form(const RunQuestion& question, const std::vector<Axis>& axes, Diag
   }
 }
 
-/// A plan decides some fields, and one that is pinned has one value.
+/// Refuses axes over fields that a plan decides, and several values of a pinned field.
 void check_plan_axes(const PlanRequest& request, const std::vector<Axis>& axes, Diagnostics& diagnostics) {
   const std::vector<std::string_view> besides = {"model", "system", "num_gpus", "mtp", "mtp_use_repeated_layer"};
   for (const Axis& axis : axes) {
@@ -234,7 +234,7 @@ std::uint64_t fnv1a(std::string_view text) {
   return hash;
 }
 
-/// What a file holds that a run names; empty: it names none.
+/// Contents of a file that a run names; empty if `name` is not a file.
 std::string file_text(const std::string& name) {
   std::error_code error;
   if (!std::filesystem::is_regular_file(name, error)) return "";
@@ -268,7 +268,7 @@ json long_run_json(const LongRun& question) {
   return result;
 }
 
-/// Mistakes as one line, without the file: a row stands for a changed one.
+/// Mistakes on one line, without the file name, which would be the one of the unchanged run.
 std::string reason_of(const ConfigError& error) {
   std::vector<std::string> reasons;
   for (config::Diagnostic mistake : error.diagnostics()) {
@@ -282,7 +282,7 @@ std::string reason_of(const ConfigError& error) {
   return text;
 }
 
-/// The stage that needs most, and how much there is.
+/// Memory needed and available on the fullest stage.
 std::string shortage_reason(const Run& run, const Prediction& prediction) {
   std::size_t fullest = 0;
   Bytes host{};
@@ -398,7 +398,7 @@ SweepRow Sweep::known_cells(std::size_t point) const {
   for (std::size_t i = 0; i < axes_.size(); ++i) {
     const std::string& key = axes_[i].key;
     row[key] = override_of(key) != nullptr ? override_value(list[i]) : typed_value(field(key), list[i]);
-    if (row[key].is_array()) row[key] = list[i];  // A cell is one value.
+    if (row[key].is_array()) row[key] = list[i];  // A cell holds one value.
   }
   return row;
 }
@@ -487,7 +487,7 @@ void for_rows(const Sweep& sweep, std::size_t first, int threads, const std::fun
         if (next == sweep.size()) end.stop();
         return next++;
       });
-  // Isolated, so that a search that waits for its own tasks takes up no other point.
+  // Isolated: a search that waits for its own tasks must not start another point.
   const auto rows = tbb::make_filter<std::size_t, SweepRow>(tbb::filter_mode::parallel, [&](std::size_t point) {
     return tbb::this_task_arena::isolate([&] { return sweep.row(point); });
   });

@@ -22,7 +22,7 @@ const std::vector<std::pair<std::string, std::string>> shown = {
     {"days", "days"},          {"gpu_hours", "GPU hours"},
     {"money", "money"}};
 
-/// What a plan chose, of sweeps that plan.
+/// Choices of the plan to show, in sweeps that plan.
 const std::vector<std::string> chosen = {"tp", "cp", "pp", "vpp", "ep", "micro_batch"};
 
 std::string cell_text(const nlohmann::ordered_json& cell) {
@@ -37,7 +37,7 @@ double number_of(const SweepRow& row, const std::string& column) {
   return found != row.end() && found->is_number() ? found->get<double>() : 0.0;
 }
 
-/// Reasons, with what points have in common left to the table.
+/// Each reason once, without the part that the table already shows.
 std::string reasons_text(const Screen& screen, const Sweep& sweep, const std::vector<SweepRow>& rows) {
   std::map<std::string, std::vector<std::size_t>> points;
   for (std::size_t i = 0; i < rows.size(); ++i)
@@ -92,7 +92,7 @@ std::string sweep_screen(const Screen& screen, const Sweep& sweep, const std::ve
     return table.text(0);
   };
   const std::string without = table_of(0);
-  const std::size_t used = without.find('\n') - y.size();  // The line of titles ends with the bar's.
+  const std::size_t used = without.find('\n') - y.size();  // The line of titles ends with the title of the bar.
   std::string out = table_of(std::clamp(screen.width > used ? screen.width - used : 0, kLeastBar, kMostBar));
   if (const std::string reasons = reasons_text(screen, sweep, rows); !reasons.empty()) out += '\n' + reasons;
   return out;

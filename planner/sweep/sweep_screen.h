@@ -7,8 +7,8 @@
 
 namespace foldwise::planner {
 
-/// The rows of a sweep for people: the axes, the times, and a bar of column `y`; below, each reason why points were
-/// refused or do not fit, once. Throws ConfigError where `y` is no column of numbers.
+/// The rows as text: axes, times and a bar of column `y`; below, each reason for a refusal or a lack of memory once.
+/// Throws ConfigError if `y` is not a column of numbers.
 [[nodiscard]] std::string sweep_screen(const Screen& screen, const Sweep& sweep, const std::vector<SweepRow>& rows,
                                        const std::string& y);
 

@@ -13,8 +13,8 @@
 namespace foldwise::planner {
 namespace {
 
-constexpr double kLess = 0.01;    ///< Share of the loss that a suggested run has to take off.
-constexpr double kKnown = 1e-12;  ///< Variances below this are rounding's.
+constexpr double kLess = 0.01;    ///< Least relative reduction of the expected loss by a suggested run.
+constexpr double kKnown = 1e-12;  ///< Smaller variances are rounding errors.
 
 Eigen::Index index_of(std::size_t i) { return static_cast<Eigen::Index>(i); }
 
@@ -25,14 +25,15 @@ Eigen::VectorXd logs_of(const std::vector<Contender>& contenders) {
   return logs;
 }
 
-/// ln(seconds) [draw x contender], less those of the fastest of each draw.
+/// ln(step time / step time of the draw's fastest contender) [draw x contender].
 Eigen::MatrixXd behind_fastest(const Eigen::VectorXd& logs, const Beliefs& beliefs) {
   Eigen::MatrixXd behind = beliefs.draws.leftCols(logs.size()).rowwise() + logs.transpose();
   behind.colwise() -= behind.rowwise().minCoeff().eval();
   return behind;
 }
 
-/// Mean loss, over the first `draws`, of the contender that is expected to be the fastest once `measured` are.
+/// Mean loss, over the first `draws`, of choosing the contender with the lowest expected time once `measured` are
+/// known.
 double loss_after(const Eigen::VectorXd& logs, const Eigen::MatrixXd& behind, const Beliefs& beliefs,
                   const std::vector<std::size_t>& measured, Eigen::Index draws) {
   const Eigen::Index contenders = logs.size(), count = index_of(measured.size());
@@ -97,7 +98,7 @@ Beliefs::Beliefs(const std::vector<Contender>& runs, const ErrorModel& errors) {
   const Eigen::MatrixXd both = loadings(errors, exposures);
   const Eigen::Index count = both.rows() / 2, causes = both.cols();
   const Eigen::MatrixXd loads = both.topRows(count), bends = both.bottomRows(count);
-  // Of a standard normal, |z| is sqrt(2 / pi) in the mean, of variance 1 - 2 / pi, and z |z| nothing.
+  // For a standard normal z, |z| has mean sqrt(2 / pi) and variance 1 - 2 / pi, and z is uncorrelated with |z|.
   mean = std::sqrt(2.0 / std::numbers::pi) * bends.rowwise().sum();
   covariance = loads * loads.transpose() + (1.0 - 2.0 / std::numbers::pi) * bends * bends.transpose();
   covariance.diagonal().array() += errors.layout_sd * errors.layout_sd;
@@ -105,7 +106,7 @@ Beliefs::Beliefs(const std::vector<Contender>& runs, const ErrorModel& errors) {
   for (std::size_t i = 0; i < runs.size(); ++i) more[index_of(i)] = runs[i].on_virtual_machine;
   mean += kVirtualMachines * more;
   covariance += kVirtualMachines * (1.0 - kVirtualMachines) * more * more.transpose();
-  boost::random::mt19937_64 bits(20'260'101);  // Any number: the answer must not depend on when it is asked for.
+  boost::random::mt19937_64 bits(20'260'101);  // An arbitrary fixed seed: equal questions get equal answers.
   boost::random::normal_distribution<double> normal;
   draws.resize(kDraws, count);
   Eigen::VectorXd drawn(causes);
@@ -127,7 +128,7 @@ void Beliefs::learn(std::size_t run, double error) {
   if (covariance(at, at) <= kKnown) return;
   const Eigen::VectorXd gain = covariance.col(at) / covariance(at, at);
   mean += gain * (error - mean[at]);
-  // What a draw of everything would be had it drawn the measured error (Matheron's rule).
+  // Matheron's rule: conditions each draw on the measured error.
   draws += (error - draws.col(at).array()).matrix().eval() * gain.transpose();
   covariance -= (gain * covariance.row(at)).eval();
 }
@@ -149,8 +150,8 @@ std::vector<Informative> most_informative(const std::vector<Contender>& contende
   std::vector<std::size_t> left;
   for (const std::size_t run : among)
     if (beliefs.covariance(index_of(run), index_of(run)) > kKnown) left.push_back(run);
-  // From all of them, the one that is missed least goes: some tell only together.
-  std::vector<std::size_t> order;  // The last that stays first.
+  // Backward elimination: drop the run whose removal costs least. Some runs are informative only together.
+  std::vector<std::size_t> order;  // The run that was kept longest comes first.
   while (!left.empty()) {
     double least = std::numeric_limits<double>::infinity();
     std::size_t missed_least = 0;

@@ -5,54 +5,54 @@
 
 #include "planner/uncertainty/error_model.h"
 
-// The errors of several runs of one site are drawn together, so that what they share cancels and a choice that only
-// some of them make weighs on those alone.
+// Draws the errors of several runs of one site jointly. Errors that all runs share cancel in a comparison; an error of
+// a choice counts only for the runs that make it.
 namespace foldwise::planner {
 
-/// [run x cause]: by how much a standard normal of each cause moves ln(measured / predicted) of each run.
+/// [run x cause]: change of ln(measured / predicted) of each run per standard deviation of each cause.
 [[nodiscard]] Eigen::MatrixXd loadings(const ErrorModel& errors, const std::vector<Exposure>& runs);
 
-/// What may be run.
+/// A run that may be chosen or measured.
 struct Contender {
   Seconds step_time{};  ///< Predicted.
   Exposure causes;
-  /// Of causes that are about resources, what a straight line leaves: with `z` more of one, ln(step time) moves by
-  /// causes * z + bends * |z|. Communication that is just hidden costs nothing more with a faster network, but much
-  /// with a slower one.
+  /// Curvature for causes that are resources: with `z` more of one, ln(step time) moves by causes * z + bends * |z|.
+  /// Communication that is just hidden gains nothing from a faster network, but costs much with a slower one.
   Exposure bends{};
   double on_virtual_machine = 0.0;  ///< more_on_virtual_machine().
 };
 
-/// With the lines through what the run is predicted to take with one deviation less and more of each of kSiteResources.
-/// Makes three predictions for each. On a system of which runs were looked at they are straight.
+/// `causes` and `bends` come from the step times predicted with one standard deviation less and more of each of
+/// kSiteResources. Makes three predictions for each. Without bends on a measured site (Hardware::site).
 [[nodiscard]] Contender contender(const Run& run, Seconds step_time, const ErrorModel& errors);
 
 inline constexpr int kDraws = 20'000;
 
-/// What is known of the errors of several runs of one site, ln(measured / predicted): mean and covariance, and draws.
-/// They are normal but for bends, and for which of two kinds of host the site has.
+/// Joint distribution of the errors ln(measured / predicted) of several runs of one site: mean, covariance and draws.
+/// Normal except for bends, and for the kind of host, of which there are two.
 struct Beliefs {
   Eigen::VectorXd mean;
   Eigen::MatrixXd covariance;
-  Eigen::MatrixXd draws;  ///< A row per draw, a column per run.
+  Eigen::MatrixXd draws;  ///< One row per draw, one column per run.
 
-  /// kDraws of them, the same for equal arguments.
+  /// Makes kDraws draws, the same ones for equal arguments.
   Beliefs(const std::vector<Contender>& runs, const ErrorModel& errors);
-  /// After a run was measured, with ln(measured / predicted).
+  /// Updates the distribution with a measured run. `error`: its ln(measured / predicted).
   void learn(std::size_t run, double error);
 };
 
-/// Of each contender: the first runs of `beliefs`.
+/// Odds of each contender. The contenders are the first runs of `beliefs`.
 [[nodiscard]] std::vector<Odds> odds(const std::vector<Contender>& contenders, const Beliefs& beliefs);
 
-/// A run to measure before one decides.
+/// A run to measure before choosing.
 struct Informative {
-  std::size_t run = 0;         ///< Of `beliefs`.
-  double expected_loss = 0.0;  ///< Mean of what is still lost by the contender that then seems the fastest, as Odds::.
+  std::size_t run = 0;  ///< Index in `beliefs`.
+  double expected_loss =
+      0.0;  ///< Of the contender that then seems fastest, after this run and those before it (see Odds).
 };
-/// Up to `count` of the runs of `beliefs` at indices `among`: those that leave least to lose when all of them are
-/// measured, by backward elimination, and of those the one first that leaves least alone. Runs that tell nothing beside
-/// those before them are left out at the end.
+/// Up to `count` runs among the indices `among` of `beliefs`, in the order in which to measure them. Backward
+/// elimination picks them by the expected loss that remains once they are measured. Runs at the end that add nothing
+/// are left out.
 [[nodiscard]] std::vector<Informative> most_informative(const std::vector<Contender>& contenders,
                                                         const Beliefs& beliefs, const std::vector<std::size_t>& among,
                                                         std::size_t count);

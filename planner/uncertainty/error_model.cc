@@ -18,7 +18,7 @@
 #include "planner/uncertainty/reservation.h"
 
 namespace foldwise::planner::data {
-const std::string* embedded_file(std::string_view name);  // Generated: of the files of planner_data.
+const std::string* embedded_file(std::string_view name);  // Generated from the files of planner_data.
 }
 
 namespace foldwise::planner {
@@ -30,8 +30,8 @@ namespace {
 constexpr std::size_t kFactors = std::size(kSiteResources);
 static_assert(kFactors == costmodel::SiteKnowledge::kFactors);
 constexpr const char* kKnownSite = "site ";
-/// The prices of a host were fitted to few runs of experts, and what MoE runs of our own take of theirs is further off
-/// than what dense ones take: docs/accuracy.md#uncertainty.
+/// Cause of MoE runs: the host's price per expert was fitted to few runs, and MoE runs of ours deviate more in host
+/// time than dense ones (docs/accuracy.md#uncertainty).
 constexpr const char* kHostOfExperts = "host of experts";
 
 constexpr std::string_view kNotStated = " not stated";
@@ -60,7 +60,7 @@ Exposure mechanisms(const Run& run) {
   const auto add = [&](bool has, const std::string& cause) {
     if (has) causes[cause] = 1.0;
   };
-  // Whoever writes a run of their own knows what they leave to the defaults; a table's source may not say.
+  // Only rows of a table may be silent about a setting. The author of a run file knows which defaults it uses.
   const Reservation reason = run.json.contains("source") ? reservation(run) : Reservation::kNone;
   add(is_silent(reason), std::string(name_of(reason)));
   add(run.chosen, kChosen);
@@ -82,7 +82,8 @@ Exposure mechanisms(const Run& run) {
   add(layer.recompute.granularity == costmodel::RecomputeGranularity::kSelective, "selective recomputation");
   const bool offloads = !layer.offload_modules.empty() || o.pipeline.cpu_offloading_num_layers > 0;
   add(offloads, "offloaded activations");
-  // benchmarks/accuracy/journal.md#plans-again: the counts go to the host behind what is offloaded.
+  // benchmarks/accuracy/journal.md#plans-again: the copy of token counts to the host queues behind offloaded
+  // activations.
   add(offloads && run.model.has_moe() && layer.ep > 1 &&
           (layer.dispatcher == costmodel::Dispatcher::kAllToAll ||
            layer.dispatcher == costmodel::Dispatcher::kAllGather),
@@ -100,7 +101,7 @@ double slope(const Run& run, Seconds step_time, Resource resource, double factor
 }
 
 Exposure exposure(const Run& run, Seconds step_time) {
-  constexpr double kChange = 1.05;  // Small against the errors, large against what schedules jump by.
+  constexpr double kChange = 1.05;  // Small compared with the errors, large compared with the jumps of a schedule.
   Exposure causes = mechanisms(run);
   Eigen::Matrix<double, kFactors, 1> slopes;
   for (std::size_t i = 0; i < kFactors; ++i) {
@@ -112,7 +113,7 @@ Exposure exposure(const Run& run, Seconds step_time) {
     if (run.model.has_moe()) causes[kHostOfExperts] = causes[std::string(to_string(Resource::kHost))];
     return causes;
   }
-  // Directions in which what is unknown of the site varies by itself.
+  // Eigenvectors of the covariance: independent directions of what is unknown about the site.
   Eigen::Matrix<double, kFactors, kFactors> covariance;
   for (std::size_t i = 0; i < kFactors; ++i)
     for (std::size_t k = 0; k < kFactors; ++k)
@@ -195,7 +196,8 @@ std::optional<Interval> step_time_interval(const ErrorModel& errors, const Run& 
   const Exposure causes = exposure(run, step_time);
   const ErrorModel its = errors.of_peers(run);
   const double sd = its.deviation(causes), more = more_on_virtual_machine(run, step_time);
-  // Of two normals, `more` apart: where the share of both that lies below is that of one below z deviations.
+  // The distribution is a mixture of two normals, `more` apart. Its quantile at z has the same mass below as N(0, 1)
+  // has below z.
   const auto seconds = [&](double z) {
     const auto below = [](double x) { return 0.5 * std::erfc(-x / std::numbers::sqrt2); };
     double low = z * sd, high = low + more;

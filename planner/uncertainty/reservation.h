@@ -6,10 +6,10 @@
 
 namespace foldwise::planner {
 
-/// Why the error of a measured run says little of the model, by its source whatever the error: a program other than
-/// Megatron ran it (Defaults::megatron), it does not state the micro-batch, for which Megatron has no default, or what
-/// was recomputed, where it is silent on graphs and dispatcher too, the other ranks were not there
-/// (Measured::pipeline_rank), or the memory was not there that torch wanted (Measured::num_alloc_retries).
+/// Why the error of a measured run says little about the model. Decided by the run's source, not by its error: another
+/// program than Megatron ran it (Defaults::megatron); it does not state the micro-batch, for which Megatron has no
+/// default; it does not state recomputation (nor then graphs and dispatcher); a rank ran without the others
+/// (Measured::pipeline_rank); or PyTorch ran short of memory (Measured::num_alloc_retries).
 enum class Reservation : std::uint8_t {
   kNone,
   kOtherSoftware,
@@ -23,7 +23,7 @@ enum class Reservation : std::uint8_t {
 /// "micro-batch not stated"; empty for kNone.
 [[nodiscard]] std::string_view name_of(Reservation reservation);
 
-/// Whether what is predicted may not be what ran.
+/// Whether the predicted run may differ from the measured one.
 [[nodiscard]] bool is_silent(Reservation reservation);
 
 }  // namespace foldwise::planner
