@@ -7,6 +7,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <filesystem>
 #include <nlohmann/json.hpp>
 #include <regex>
 #include <sstream>
@@ -165,6 +166,26 @@ TEST_F(Answers, ValidationBeginsWithItsAccuracy) {
   EXPECT_THAT(text, testing::Not(testing::HasSubstr("What errors come from")));
   const std::string all = foldwise("validate --rows " + file).out;
   for (int i = 0; i < 12; ++i) EXPECT_THAT(all, testing::HasSubstr(fmt::format("row-{}\n", i)));
+}
+
+// Do a diagnosis and a calibration begin with what was asked, and is the rest behind --explain?
+TEST_F(Answers, ADiagnosisAndACalibrationBeginWithTheirAnswer) {
+  const std::string traced = FW_TRACES_DIR "/h200-deepseek-moe-recompute";
+  std::filesystem::copy_file(traced + ".rank0.json.gz", path("rank0.json.gz"));
+  const std::string diagnose = "diagnose " + traced + ".json --trace " + path("rank0.json.gz");
+  const std::string why = foldwise(diagnose).out;
+  expect_within(why, 80, 35);
+  expect_in_order(why, {"h200-deepseek-moe-recompute on h200", "Step", "Why", "GPU", "Longer than predicted",
+                        "Single changes", "More"});
+  EXPECT_THAT(why, testing::Not(testing::HasSubstr("Seconds by cause")));
+  EXPECT_THAT(foldwise(diagnose + " --explain lines").out, testing::HasSubstr("\nSeconds by cause"));
+
+  const std::string calibrate = "calibrate --records " FW_DATA_DIR "/records/h200-x4.jsonl --out ";
+  const std::string fitted = foldwise(calibrate + path("a")).out;
+  expect_within(fitted, 80, 35);
+  expect_in_order(fitted, {"NVIDIA H200: 308 settings", "Profile", "Files", "Next", "Errors in percent", "  curve"});
+  EXPECT_THAT(fitted, testing::Not(testing::HasSubstr("fitted\n")));
+  EXPECT_THAT(foldwise(calibrate + path("b") + " --explain").out, testing::HasSubstr("fitted\n"));
 }
 
 // Is a sweep CSV in a pipe, in a terminal a table with bars that gives each refusal once?

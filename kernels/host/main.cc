@@ -73,9 +73,13 @@ int run(const std::string& out, const std::vector<std::string>& only, bool list,
   // In rounds, so that seconds of other work on the machine do not fall on all samples of a setting; its last line
   // counts.
   const int rounds = effort.quick ? 1 : kRounds;
+  const std::size_t runs = static_cast<std::size_t>(rounds) * settings.size();
+  const bool watched = isatty(STDERR_FILENO) == 1;
+  std::size_t done = 0;
   int wrong = 0;
   for (int round = 0; round < rounds; ++round)
     for (Setting& setting : settings) {
+      if (watched) fmt::print(stderr, "\r\033[K{} of {}: {}", ++done, runs, setting.measurement.kernel);
       setting.run(setting.measurement);
       if (setting.measurement.correct) {
         file.append(setting.measurement);
@@ -85,6 +89,7 @@ int run(const std::string& out, const std::vector<std::string>& only, bool list,
                  setting.measurement.max_relative_error);
       ++wrong;
     }
+  if (watched) fmt::print(stderr, "\r\033[K");
   fmt::print(stderr, "{} of {} settings measured, {} were in {}\n", settings.size(), all, all - settings.size(), out);
   return wrong == 0 ? 0 : 1;
 }

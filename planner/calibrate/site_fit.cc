@@ -245,10 +245,16 @@ SiteFit fit_site(const std::vector<Run>& runs, const std::string& name, const Er
 }
 
 std::string site_fit_text(const SiteFit& fit) {
+  double before = 0.0, after = 0.0;  // Mean absolute errors in percent.
+  for (std::size_t i = 0; i < fit.runs.size(); ++i) {
+    const double percent = 100.0 / fit.measured[i] / static_cast<double>(fit.runs.size());
+    before += percent * std::abs(fit.before[i] - fit.measured[i]);
+    after += percent * std::abs(fit.after[i] - fit.measured[i]);
+  }
   std::string out = fmt::format(
-      "Of {}, by {} measured steps. Factors on what the profile says there is, and their "
-      "standard deviations in percent\n\n",
-      fit.system, fit.runs.size());
+      "{}: {} measured steps, {:.1f} % off before, {:.1f} % after\n\n"
+      "Factors on the profile's resources, and their standard deviations in percent\n",
+      fit.system, fit.runs.size(), before, after);
   Table parameters({"<", "factor", "before", "after", "<"});
   for (const SiteParameter& p : fit.parameters)
     parameters.add({std::string(to_string(p.resource)), p.told ? fmt::format("{:.3f}", p.factor) : "-",

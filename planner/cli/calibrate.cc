@@ -22,6 +22,7 @@
 #include "planner/cli/kernel_program.h"
 #include "planner/cli/outputs.h"
 #include "planner/cli/plan_arguments.h"
+#include "planner/cli/terminal.h"
 #include "planner/foldwise.h"
 
 namespace foldwise::cli {
@@ -38,6 +39,7 @@ struct CalibrateOptions {
   int nvlink_domain = 0;
   bool quick = false, thorough = false, force = false;
   std::uint64_t seed = hwprofiles::kFitSeed;
+  std::vector<std::string> explain;
   std::string format = "text";
 };
 
@@ -212,13 +214,23 @@ int calibrate(const CalibrateOptions& options) {
                   {"curves", planner::fits_json(result.curves)}});
     return kDone;
   }
-  std::string text = fmt::format(
-      "{}: {} settings. Errors in percent of the measured time, of the settings themselves and of thirds "
-      "(seed {}) left out of the fit\n\n",
-      device, records.measurements.size(), options.seed);
-  text += planner::fits_text(result.curves);
-  text += fmt::format("\n{}: what was measured; the rest as {}{}\n{}: the same as an image\n{}: records\n", profile,
-                      base, known == base ? "" : " and marked assumed", image, file);
+  const planner::Screen screen = screen_of_stdout();
+  std::string text = planner::wrapped(
+      fmt::format("{}: {} settings, {}", device, records.measurements.size(), planner::fits_in_short(result.curves)),
+      screen.width, 1);
+  text += '\n';
+  text += planner::line_of(screen, "Profile",
+                           {fmt::format("{}: what was measured; the rest as {}{}", profile, base,
+                                        known == base ? "" : " and marked assumed")});
+  text += planner::line_of(screen, "Files",
+                           {fmt::format("{}: measured against predicted", image), fmt::format("{}: records", file)});
+  text += planner::command_of(screen, "Next", fmt::format("foldwise validate {} --system {}", file, profile));
+  text += fmt::format(
+      "\nErrors in percent of the measured time: of the settings themselves, and of thirds\nof them left out of the "
+      "fit "
+      "(seed {})\n",
+      options.seed);
+  text += planner::fits_text(result.curves, planner::is_asked(options.explain, "values"));
   print_result(text);
   return kDone;
 }
@@ -263,6 +275,7 @@ void add_calibrate(CLI::App& app, Command& chosen) {
   command->add_flag("--thorough", options->thorough, "More of them (cuda: five minutes instead of under three)")
       ->excludes(quick);
   command->add_option("--seed", options->seed, "Decides which settings a fit leaves out")->capture_default_str();
+  add_explain(*command, options->explain, {{"values", "the fitted values of each curve"}});
   add_format(*command, options->format);
   command->callback([options, &chosen] { chosen = [options] { return calibrate(*options); }; });
 }

@@ -9,6 +9,7 @@
 #include "planner/cli/html.h"
 #include "planner/cli/import.h"
 #include "planner/cli/outputs.h"
+#include "planner/cli/terminal.h"
 #include "planner/diagnose/kernel_profiles.h"
 #include "planner/diagnose/side_by_side.h"
 #include "planner/run/run_file.h"
@@ -19,7 +20,7 @@ namespace {
 struct DiagnoseOptions {
   std::string run, from, log, system, profiles, format = "text";
   std::string timeline, html;  ///< Paths; empty: none.
-  std::vector<std::string> traces;
+  std::vector<std::string> traces, explain;
 };
 
 planner::Run run_of(const DiagnoseOptions& options) {
@@ -48,7 +49,11 @@ int diagnose(const DiagnoseOptions& options) {
   const planner::Diagnosis diagnosis = planner::diagnose_answer(run, traces);
   const nlohmann::json whole = planner::diagnosis_json(run, diagnosis);
   print_and_write(
-      [&] { options.format == "json" ? print_result(whole) : print_result(planner::diagnosis_text(run, diagnosis)); },
+      [&] {
+        options.format == "json"
+            ? print_result(whole)
+            : print_result(planner::diagnosis_text(screen_of_stdout(), run, diagnosis, options.explain));
+      },
       [&] {
         if (!options.timeline.empty())
           config::write_output_file(options.timeline, planner::side_by_side(run, traces[0], diagnosis).dump() + '\n');
@@ -83,6 +88,7 @@ void add_diagnose(CLI::App& app, Command& chosen) {
       ->excludes(traces);
   add_output_file(*command, "--timeline", options->timeline,
                   "Write the predicted and the measured step for ui.perfetto.dev or chrome://tracing (JSON)");
+  add_explain(*command, options->explain, planner::diagnosis_explanations());
   add_html(*command, options->html);
   add_format(*command, options->format);
   command->callback([options, &chosen] { chosen = [options] { return diagnose(*options); }; });

@@ -15,6 +15,7 @@
 #include "planner/diagnose/trace.h"
 #include "planner/diagnose/traced_memory.h"
 #include "planner/diagnose/traced_step.h"
+#include "planner/report/screen.h"
 #include "planner/report/waterfall.h"
 #include "planner/run/run_file.h"
 #include "planner/search/changes.h"
@@ -99,6 +100,10 @@ struct Diagnosis {
 
 /// docs/output.md#diagnose
 [[nodiscard]] nlohmann::json diagnosis_json(const Run& run, const Diagnosis& diagnosis);
-[[nodiscard]] std::string diagnosis_text(const Run& run, const Diagnosis& diagnosis);
+/// What `--explain` of diagnose takes.
+[[nodiscard]] const Explanations& diagnosis_explanations();
+/// The step, why it differs, what takes longer and what would be faster; then the sections of `explain`.
+[[nodiscard]] std::string diagnosis_text(const Screen& screen, const Run& run, const Diagnosis& diagnosis,
+                                         const std::vector<std::string>& explain);
 
 }  // namespace foldwise::planner

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cctype>
+#include <cmath>
 
 #include "planner/diagnose/diagnosis.h"
 #include "planner/report/screen.h"
@@ -69,16 +70,13 @@ std::string memory_text(const Diagnosis& d) {
       in_text(predicted.activations), in_text(predicted.buffers));
 }
 
-std::string reasons_text(const Diagnosis& d) {
-  std::vector<double> parts;
-  for (const Reason& r : d.reasons) parts.push_back(r.seconds);
-  const std::vector<std::int64_t> microseconds = whole_microseconds(parts, d.measured_s() - d.predicted_s());
-  std::string out = "\nThe difference by reason\n";
-  for (std::size_t i = 0; i < d.reasons.size(); ++i)
-    if (microseconds[i] != 0)
-      out += fmt::format("  {:+.6f} s  {}\n", static_cast<double>(microseconds[i]) * 1e-6, d.reasons[i].what);
-  return out + fmt::format("  GEMMs and attention run at {:.0f} % of the rate that is expected under the power limit\n",
-                           100.0 / d.speed.products);
+/// "-17.5 ms waiting for the host", largest first; less than 0.1 ms is left out.
+std::vector<std::string> differences_of(const Diagnosis& d) {
+  std::vector<std::string> pieces;
+  for (const Reason& r : d.reasons)
+    if (std::abs(r.seconds) >= 5e-5) pieces.push_back(fmt::format("{:+.1f} ms {}", 1e3 * r.seconds, r.what));
+  if (pieces.empty()) pieces.emplace_back("less than 0.1 ms each");
+  return pieces;
 }
 
 std::string ranks_text(const Diagnosis& d) {
@@ -250,54 +248,128 @@ bool is_of_gpu(const std::string& device, const std::string& gpu) {
 
 }  // namespace
 
-std::string diagnosis_text(const Run& run, const Diagnosis& d) {
-  const double measured = d.measured_s();
-  std::string out = fmt::format(
-      "{}{}: step {} of {} in {}{}\n", run.id.empty() ? run.model_name : run.id,
-      fmt::format(" on {}{}", run.hardware.name, d.device.empty() ? "" : ", traced on " + d.device), d.step + 1,
-      d.steps.size(), d.file, d.rank < 0 ? "" : fmt::format(", rank {}, pipeline stage {}", d.rank, d.stage));
-  if (!is_of_gpu(d.device, run.hardware.gpu))
-    out += fmt::format("  The trace is of another GPU ({}) than the run ({}): what follows compares the two.\n",
-                       d.device, run.hardware.gpu);
-  out += fmt::format("  measured {:.6f} s, predicted {:.6f} s: {:+.1f} %\n", measured, d.predicted_s(),
-                     100.0 * (measured / d.predicted_s() - 1.0));
+const Explanations& diagnosis_explanations() {
+  static const Explanations list = {{"lines", "predicted and measured seconds by cause, kind and module"},
+                                    {"kernels", "kernels behind each finding, and how modules of kernels were found"},
+                                    {"ranks", "what each rank waits for, and its speed"},
+                                    {"links", "bandwidth of the links that collectives used"},
+                                    {"memory", "what is allocated at the peak"}};
+  return list;
+}
+
+namespace {
+
+std::string percent_of(double measured, double predicted) {
+  return fmt::format("{:+.1f} %", 100.0 * (measured / predicted - 1.0));
+}
+
+std::string step_line(const Screen& screen, const Diagnosis& d) {
+  std::vector<std::string> pieces = {fmt::format("{} s measured, {} s predicted: {}", seconds_text(d.measured_s()),
+                                                 seconds_text(d.predicted_s()),
+                                                 percent_of(d.measured_s(), d.predicted_s()))};
   if (d.unprofiled_s)
-    out += fmt::format("  without a profiler {:.6f} s, says the run: {:+.1f} %\n", *d.unprofiled_s,
-                       100.0 * (*d.unprofiled_s / d.predicted_s() - 1.0));
-  if (d.most_allocated >= 0)
-    out += fmt::format("  allocated at most {:.2f} GiB (reserved {:.2f}), predicted {:.2f} GiB in {}: {:+.1f} %\n",
-                       gib(d.most_allocated), gib(d.most_reserved), in_gib(d.stage_memory().allocated()),
-                       d.stage_memory().moment,
-                       100.0 * (gib(d.most_allocated) / in_gib(d.stage_memory().allocated()) - 1.0));
+    pieces.push_back(fmt::format("{} s without a profiler: {}", seconds_text(*d.unprofiled_s),
+                                 percent_of(*d.unprofiled_s, d.predicted_s())));
+  return line_of(screen, "Step", pieces);
+}
+
+std::string memory_line(const Screen& screen, const Diagnosis& d) {
+  if (d.most_allocated < 0) return "";
+  const double allocated = gib(d.most_allocated), predicted = in_gib(d.stage_memory().allocated());
+  return line_of(screen, "Memory",
+                 {fmt::format("{:.1f} GiB allocated, {:.1f} predicted: {}", allocated, predicted,
+                              percent_of(allocated, predicted)),
+                  fmt::format("{:.1f} reserved", gib(d.most_reserved)),
+                  fmt::format("peak predicted in {}", d.stage_memory().moment)});
+}
+
+/// The rank for which the others wait longest.
+std::string ranks_line(const Screen& screen, const Diagnosis& d) {
+  if (d.ranks.ranks.size() < 2) return "";
+  const RankReport& slow = *std::ranges::max_element(d.ranks.ranks, {}, &RankReport::waited_for_s);
+  std::vector<std::string> pieces = {
+      fmt::format("{} traced; the others wait {:.1f} ms for rank {} (last in {} of {} collectives)",
+                  d.ranks.ranks.size(), 1e3 * slow.waited_for_s, slow.rank, slow.last, slow.of)};
+  if (d.ranks.rows)
+    pieces.push_back(
+        fmt::format("the busiest rank's experts have {:.2f} times the mean rows", d.ranks.rows->busiest_over_mean));
+  return line_of(screen, "Ranks", pieces);
+}
+
+std::string findings_text(const Screen& screen, const Diagnosis& d, bool with_kernels) {
+  std::string out = "\nLonger than predicted\n";
+  const auto below = [&](const std::string& text) {
+    return "             " + wrapped(text, screen.width - 13, 13) + '\n';
+  };
+  for (const Finding& f : d.findings) {
+    out += fmt::format("  {:>+7.1f} ms {}\n", 1e3 * f.seconds, wrapped(f.what, screen.width - 13, 13));
+    if (with_kernels) out += below(f.evidence);
+    if (f.flags) out += below(flags_text(*f.flags));
+  }
+  return d.findings.empty() ? out + "  nothing by more than 1 % of the step\n" : out;
+}
+
+std::string changes_text(const Screen& screen, const Diagnosis& d) {
+  std::string out =
+      "\n" +
+      wrapped(fmt::format("Single changes that fit and are predicted faster, {}", site_text(d)), screen.width, 2) +
+      '\n';
+  for (const Suggestion& s : d.changes) {
+    std::string text = s.change.text();
+    if (s.flags) text += fmt::format(": {}", fmt::join(*s.flags, ", "));
+    out += fmt::format("  {:.4f} s   {}\n", s.change.step_time.to<double>(), wrapped(text, screen.width - 13, 13));
+  }
+  return d.changes.empty() ? out + "  none\n" : out;
+}
+
+/// How the modules of kernels were found, in percent of the kernels' time.
+std::string found_text(const Diagnosis& d) {
   const auto& found = d.measured.found_ns;
   const auto share = [&](std::int64_t ns) {
     return d.measured.kernel_ns == 0 ? 0.0
                                      : 100.0 * static_cast<double>(ns) / static_cast<double>(d.measured.kernel_ns);
   };
-  out += fmt::format(
-      "  {:.1f} ms of kernels: module known by function {:.1f} %, by shapes {:.1f} %, by order {:.1f} %, unknown "
-      "{:.1f} "
-      "%\n\n",
+  return fmt::format(
+      "\n{:.1f} ms of kernels. Module found by function {:.1f} %, by shapes {:.1f} %, by order\n{:.1f} %, not found "
+      "{:.1f} %\n",
       static_cast<double>(d.measured.kernel_ns) * 1e-6, share(found[0]), share(found[1]), share(found[2]),
       share(found[3]));
-  out += waterfall_text(d.waterfall, {"predicted", "measured"}, 20);
-  out += reasons_text(d);
-  out += "\nWhat makes it longer than predicted\n";
-  for (const Finding& f : d.findings) {
-    out += fmt::format("  {:+.6f} s  {}\n               {}\n", f.seconds, f.what, wrapped(f.evidence, 84, 15));
-    if (f.flags) out += fmt::format("               {}\n", wrapped(flags_text(*f.flags), 84, 15));
+}
+
+}  // namespace
+
+std::string diagnosis_text(const Screen& screen, const Run& run, const Diagnosis& d,
+                           const std::vector<std::string>& explain) {
+  std::string out =
+      wrapped(fmt::format("{} on {}, traced{}: step {} of {} in {}{}", run.id.empty() ? run.model_name : run.id,
+                          run.hardware.name, d.device.empty() ? "" : " on " + d.device, d.step + 1, d.steps.size(),
+                          d.file, d.rank < 0 ? "" : fmt::format(", rank {}, pipeline stage {}", d.rank, d.stage)),
+              screen.width, 1);
+  out += '\n';
+  if (!is_of_gpu(d.device, run.hardware.gpu))
+    out += line_of(screen, "Note",
+                   {fmt::format("The trace is of another GPU ({}) than the run ({}).", d.device, run.hardware.gpu)});
+  out += step_line(screen, d);
+  out += line_of(screen, "Why", differences_of(d));
+  out += line_of(screen, "GPU",
+                 {fmt::format("GEMMs and attention run at {:.0f} % of the rate expected under the power limit",
+                              100.0 / d.speed.products)});
+  out += memory_line(screen, d);
+  out += ranks_line(screen, d);
+  const bool kernels = is_asked(explain, "kernels");
+  out += findings_text(screen, d, kernels);
+  out += changes_text(screen, d);
+  if (kernels) out += found_text(d);
+  if (is_asked(explain, "lines")) out += '\n' + waterfall_text(d.waterfall, {"predicted", "measured"}, 20);
+  if (is_asked(explain, "ranks")) out += ranks_text(d);
+  if (is_asked(explain, "links")) out += links_text(d);
+  if (is_asked(explain, "memory") && d.memory) out += memory_text(d);
+  if (explain.empty()) {
+    std::string more = "--explain lines,kernels";
+    if (d.ranks.ranks.size() > 1) more += ",ranks,links";
+    if (d.memory) more += ",memory";
+    out += '\n' + line_of(screen, "More", {more, "--timeline steps.json: both steps, for ui.perfetto.dev"});
   }
-  if (d.findings.empty()) out += "  nothing by more than 1 % of the step\n";
-  out += ranks_text(d);
-  out += links_text(d);
-  if (d.memory) out += memory_text(d);
-  out +=
-      fmt::format("\nSingle changes of the run that fit and that the model predicts to be faster, {}\n", site_text(d));
-  for (const Suggestion& s : d.changes) {
-    out += fmt::format("  {:.4f} s  {}\n", s.change.step_time.to<double>(), wrapped(s.change.text(), 84, 12));
-    if (s.flags) out += fmt::format("            {}\n", wrapped(fmt::format("{}", fmt::join(*s.flags, ", ")), 84, 12));
-  }
-  if (d.changes.empty()) out += "  none\n";
   return out;
 }
 
