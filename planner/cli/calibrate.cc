@@ -226,9 +226,8 @@ int calibrate(const CalibrateOptions& options) {
                            {fmt::format("{}: measured against predicted", image), fmt::format("{}: records", file)});
   text += planner::command_of(screen, "Next", fmt::format("foldwise validate {} --system {}", file, profile));
   text += fmt::format(
-      "\nErrors in percent of the measured time: of the settings themselves, and of thirds\nof them left out of the "
-      "fit "
-      "(seed {})\n",
+      "\nErrors in percent of the measured time, of the settings themselves and of\n"
+      "thirds of them left out of the fit (seed {})\n",
       options.seed);
   text += planner::fits_text(result.curves, planner::is_asked(options.explain, "values"));
   print_result(text);
