@@ -95,9 +95,9 @@ TEST_F(Killed, SweepsGoOnFromTheirRows) {
 // Is each of the older plans' files where it was, or in before-N, and do the new ones come out the same?
 TEST_F(Killed, PlansLeaveTheOlderOnes) {
   const auto arguments = [&](const std::string& out, const std::string& batch) {
-    return Arguments{"plan",      "--model", "mixtral-8x7b",   "--system", "h200",     "--gpus", "16",
-                     "--seq-len", "4096",    "--global-batch", batch,      "--effort", "0.1",    "--top",
-                     "3",         "--out",   path(out)};
+    return Arguments{"plan", "--model",   "llama3-8b", "--system",       "h200",   "--gpus",
+                     "4",    "--seq-len", "4096",      "--global-batch", batch,    "--effort",
+                     "0.1",  "--top",     "3",         "--out",          path(out)};
   };
   const auto plans_in = [&](const std::string& folder) {
     std::map<std::string, std::string> files = files_in(path(folder));
