@@ -1,4 +1,5 @@
-// foldwise-kernels: measures this machine's CPU and appends one JSON record a setting to a file (hwprofiles/records).
+// foldwise-kernels: measures this machine's CPU, and appends one JSON record per setting to a file
+// (hwprofiles/records).
 #include <fmt/chrono.h>
 #include <fmt/format.h>
 #include <tbb/task_arena.h>
@@ -70,8 +71,8 @@ int run(const std::string& out, const std::vector<std::string>& only, bool list,
   hwprofiles::RecordFile file(out, session());
   const std::size_t all = settings.size();
   std::erase_if(settings, [&](const Setting& setting) { return file.has(setting.measurement); });
-  // In rounds, so that seconds of other work on the machine do not fall on all samples of a setting; its last line
-  // counts.
+  // Several rounds, so that a few seconds of other work on the machine do not affect all samples of a setting. The last
+  // line of a setting counts.
   const int rounds = effort.quick ? 1 : kRounds;
   int wrong = 0;
   for (int round = 0; round < rounds; ++round)
