@@ -207,8 +207,7 @@ TEST(Comparison, ALoneDifferenceIsARunOfItsOwn) {
       ASSERT_TRUE(lone.refused.empty());
       const auto alone = from_with({{lone.field, to[lone.field]}});
       EXPECT_DOUBLE_EQ(lone.step_time.to<double>(), foldwise::predict(alone).step_time.to<double>());
-    } else if (lone.field ==
-               "recompute.granularity") {  // With the modules, which have an effect only together with it.
+    } else if (lone.field == "recompute.granularity") {  // With its modules, without effect alone.
       const auto alone = from_with({{"recompute", to["recompute"]}});
       EXPECT_DOUBLE_EQ(lone.step_time.to<double>(), foldwise::predict(alone).step_time.to<double>());
     } else if (lone.field == "overlaps.dp_param") {

@@ -136,8 +136,7 @@ TEST(Document, KnowsTheLineOfEachValue) {
   const Document document =
       Document::parse("{\n\"a\": 1\n,\n\"b\": [\n10,\n{\"c\":\n\"x\"}\n]\n,\"d/e~\": 3\n}", "text");
   EXPECT_EQ(document.line(""), 1);
-  EXPECT_EQ(document.line("/a"),
-            2);  // The parser reads one character beyond a number; the newline there does not count.
+  EXPECT_EQ(document.line("/a"), 2);  // The parser reads one character beyond a number: not its newline.
   EXPECT_EQ(document.line("/b"), 4);
   EXPECT_EQ(document.line("/b/0"), 5);
   EXPECT_EQ(document.line("/b/1"), 6);

@@ -70,8 +70,7 @@ Decided decided(const Choices& choices, const std::vector<Odds>& odds) {
 }
 
 struct Lost {
-  double decided = 0.0,
-         predicted = 0.0;  ///< Mean loss of choosing the least expected loss, and of choosing the fastest prediction.
+  double decided = 0.0, predicted = 0.0;           ///< Mean, choosing by least expected loss and by prediction.
   std::array<double, 10> said{}, came{}, count{};  ///< By predicted probability of being the fastest.
 };
 

@@ -83,8 +83,7 @@ TEST(Defaults, GiveWayToWhatIsStated) {
               valid += broken.empty() ? 1 : 0;
               for (const Rejection& rejection : broken) {
                 const Rule& rule = *std::ranges::find(rules(), rejection.rule, &Rule::id);
-                for (const std::string& key :
-                     rule.keys) {  // Whether Megatron's own value of a silent field would satisfy the rule.
+                for (const std::string& key : rule.keys) {  // Would Megatron's own value of a silent one do?
                   const Field& silent = field(key);
                   if (stated.contains(key) || kept(f.key, key) || !silent.value.set || silent.megatron.is_null() ||
                       (silent.megatron.is_string() && silent.value.type == FieldType::kInteger) ||

@@ -312,8 +312,7 @@ TEST_F(Calibrations, OneAtATimeWritesIntoAFolder) {
               2);
     EXPECT_EQ(contents(path("err")), mine + ": another foldwise writes into it\n");
   }
-  EXPECT_EQ(foldwise("calibrate --records " + file + " --out " + mine).code,
-            0);  // The lock of a dead process does not count.
+  EXPECT_EQ(foldwise("calibrate --records " + file + " --out " + mine).code, 0);  // Its process is dead.
 }
 
 }  // namespace

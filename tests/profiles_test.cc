@@ -431,8 +431,7 @@ TEST(HostFit, RecoversTheShareOfBackwardOnHostsOfAnySpeed) {
   std::vector<nlohmann::ordered_json> records;
   for (const auto& [run, dispatcher, speed] : {std::tuple{"slow", "alltoall", 2.0}, std::tuple{"fast", "flex", 0.5}}) {
     records.push_back(host_calls(run, dispatcher, 8.0 * speed, 0.6 * 8.0 * speed, 0.1));
-    records.push_back(
-        host_calls(run, dispatcher, 6.0 * speed, 0.6 * 7.0 * speed, 2.0 * speed));  // It waits for the other rank.
+    records.push_back(host_calls(run, dispatcher, 6.0 * speed, 0.6 * 7.0 * speed, 2.0 * speed));  // It waits.
   }
   const std::vector<HostLayer> layers = host_layers(records, hardware);
   ASSERT_EQ(layers.size(), 2U);

@@ -29,8 +29,7 @@ double simulated(const Routing& r, Scores scores, std::int64_t places, int token
   for (int token = 0; token < tokens; ++token) {
     for (double& s : score) {
       const double odds = std::exp(logit(random));
-      s = scores == Scores::kSigmoid ? odds / (1.0 + odds)
-                                     : odds;  // Softmax without the normalisation, which does not change the order.
+      s = scores == Scores::kSigmoid ? odds / (1.0 + odds) : odds;  // Softmax up to its sum, which changes no order.
     }
     std::vector<std::pair<double, std::size_t>> ranked;
     for (std::size_t g = 0; g < groups; ++g) {

@@ -344,8 +344,7 @@ TEST(Search, FindsTheFastestOfAllCandidates) {
     bool refused_at_p99 = false;
     const std::map<Key, const Known*> best = fastest_of_each(problem, all, refused_at_p99);
     SCOPED_TRACE("seed " + std::to_string(seed) + ": " + problem.model_name + " on " + problem.system_name);
-    const bool exact =
-        !learnt(problem.reserve);  // Otherwise plans of the first search may be faster than those that count now.
+    const bool exact = !learnt(problem.reserve);  // Else the first search's plans may be faster than those that count.
     EXPECT_EQ(result.proven, exact);
     EXPECT_EQ(result.enumerated, problem.space.size());
     for (const Plan& plan : result.plans)

@@ -59,8 +59,7 @@ struct Samples {
   /// learn deviations but are not counted.
   std::vector<Sample> mended;
   std::vector<Sample> pairs;
-  std::map<std::string, std::vector<Sample>>
-      elsewhere;  ///< Runs of other programs, of silent sources and of plans, by cause.
+  std::map<std::string, std::vector<Sample>> elsewhere;  ///< Other programs, silent sources, plans, by cause.
   std::map<std::string, std::map<std::string, std::int64_t>> rows;  ///< By cause and GPU generation.
   Machines machines;
 

@@ -24,9 +24,8 @@ struct FittedGroup {
 /// A machine with measured rows: their `host`, or else their file.
 struct FittedMachine {
   std::string name, system;
-  std::int64_t rows = 0,
-               following =
-                   0;   ///< All rows, and those whose step time changes by at least half of the change of the fields.
+  /// `following`: rows whose step time changes by at least half of the change of the fields.
+  std::int64_t rows = 0, following = 0;
   double factor = 1.0;  ///< On all fitted fields, in addition to the groups' factors.
 };
 

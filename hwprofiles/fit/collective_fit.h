@@ -45,8 +45,7 @@ struct ExchangeSample {
 };
 
 struct ExchangeFit {
-  costmodel::Network
-      network;  ///< Has its NIC already. Dispatch, combine, nic_exchange_efficiency and kernels are fitted.
+  costmodel::Network network;  ///< NIC given; dispatch, combine, nic_exchange_efficiency and kernels fitted.
   FitError training, held_out;
 };
 

@@ -73,8 +73,7 @@ struct FittedCurve {
   std::vector<Parameter> parameters;
   std::vector<double> values{};  ///< By parameter, in the parameter's unit.
   FitError training{}, validated{};
-  std::map<std::string, std::pair<double, double>>
-      range{};  ///< Range of properties_of the samples' ops, or of their shapes.
+  std::map<std::string, std::pair<double, double>> range{};  ///< Of properties_of the samples' ops, or of shapes.
   std::vector<FittedPoint> points{};
 };
 

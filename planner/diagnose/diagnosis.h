@@ -24,9 +24,8 @@ namespace foldwise::planner {
 
 /// A Megatron flag that may cause a finding.
 struct FlagBehind {
-  std::string flag;  ///< "--moe-permute-fusion"
-  std::string field,
-      value;  ///< The run's field and its value: "software.permute", "fused"; empty if no field stands for the flag.
+  std::string flag;          ///< "--moe-permute-fusion"
+  std::string field, value;  ///< The run's: "software.permute", "fused"; empty: no field stands for the flag.
 };
 
 /// A cause that makes the step longer than predicted.

@@ -26,8 +26,7 @@ using nlohmann::json;
 
 constexpr std::string_view kMagic("SQLite format 3\0", 16);
 constexpr std::int64_t kLatest = 9'000'000'000'000'000'000;  ///< ns, about 285 years.
-constexpr std::int64_t kProcess = std::int64_t{1}
-                                  << 24;  ///< globalTid and globalPid hold the thread in the bits below this.
+constexpr std::int64_t kProcess = std::int64_t{1} << 24;     ///< globalTid and globalPid hold the thread below this.
 
 class Database {
  public:

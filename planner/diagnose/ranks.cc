@@ -17,8 +17,7 @@ namespace {
 using Ranks = std::vector<std::int64_t>;
 
 constexpr std::string_view kTransfers = "send_recv";
-constexpr double kLargeMessage =
-    1 << 20;  ///< Bytes. Smaller messages are bound by NCCL's latency, not by the link's bandwidth.
+constexpr double kLargeMessage = 1 << 20;  ///< Bytes. Smaller messages are bound by NCCL's latency, not by the link.
 
 /// A collective of a step in the traces of some of its ranks.
 struct Collective {

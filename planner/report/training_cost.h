@@ -13,10 +13,9 @@ namespace foldwise::planner {
 
 /// Failure rate of a job, and the speed of its checkpoints and restarts.
 struct Failures {
-  Seconds
-      mtbf_per_gpu{};   ///< Mean time between failures that stop the job, per GPU and its share of the other hardware.
-  Bandwidth storage{};  ///< Of a checkpoint write by the whole job; no compute overlaps it.
-  Seconds restart{};    ///< From a failure to the start of the next step, including reading the checkpoint.
+  Seconds mtbf_per_gpu{};  ///< Mean time between failures that stop the job, per GPU and its share of the rest.
+  Bandwidth storage{};     ///< Of a checkpoint write by the whole job; no compute overlaps it.
+  Seconds restart{};       ///< From a failure to the start of the next step, including reading the checkpoint.
 };
 
 struct LongRun {

@@ -17,8 +17,7 @@ namespace foldwise::planner {
 
 /// A field and its list of values.
 struct Axis {
-  std::string
-      key;  ///< Key of a run file, "model_overrides.KEY", or "system.KEY" with a number of the system's profile.
+  std::string key;  ///< Of a run file, "model_overrides.KEY", or "system.KEY" with a number of the profile.
   std::vector<std::string> values;  ///< As typed on a command line.
 };
 

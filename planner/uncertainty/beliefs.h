@@ -46,9 +46,8 @@ struct Beliefs {
 
 /// A run to measure before choosing.
 struct Informative {
-  std::size_t run = 0;  ///< Index in `beliefs`.
-  double expected_loss =
-      0.0;  ///< Of the contender that then seems fastest, after this run and those before it (see Odds).
+  std::size_t run = 0;         ///< Index in `beliefs`.
+  double expected_loss = 0.0;  ///< Of the contender that then seems fastest, after all runs so far (Odds).
 };
 /// Up to `count` runs among the indices `among` of `beliefs`, in the order in which to measure them. Backward
 /// elimination picks them by the expected loss that remains once they are measured. Runs at the end that add nothing

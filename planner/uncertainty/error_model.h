@@ -60,8 +60,7 @@ struct Peers {
 struct ErrorModel {
   std::map<std::string, ErrorCause> causes;
   double layout_sd = 0.0;
-  double quantile_95 =
-      0.0;  ///< Quantile of |error| / standard deviation, of rows left out of the fit. A normal distribution has 1.96.
+  double quantile_95 = 0.0;              ///< Of |error| / standard deviation of rows left out of the fit; normal: 1.96.
   std::map<std::string, Peers> peers{};  ///< Groups with many runs, by name.
   bool operator==(const ErrorModel&) const = default;
 
@@ -85,8 +84,7 @@ struct Interval {
   double low_95 = 0.0, high_95 = 0.0;
   std::vector<std::string> unmeasured;  ///< ErrorModel::unmeasured().
 };
-inline constexpr double kNormal80 =
-    1.2815515655446004;  ///< Standard deviations of a normal distribution's 80 % interval.
+inline constexpr double kNormal80 = 1.2815515655446004;  ///< Deviations of a normal's 80 % interval.
 
 /// Odds of one contender.
 struct Odds {
