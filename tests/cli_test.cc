@@ -331,8 +331,8 @@ TEST_F(Cli, AMeasuredStepIsOfThisRun) {
 }
 
 TEST_F(Cli, RoundedTokensAreRefinedByTflopsThatAgree) {
-  // Where tokens are rounded, TFLOPS replace them if both agree to about a per mille. TFLOPS that give twice the speed
-  // were counted by another convention and do not.
+  // TFLOPS replace rounded tokens if both agree to about a per mille. TFLOPS that give twice the speed were counted by
+  // another convention and do not.
   const auto steps = [&](const json& measurements) {
     json runs = json::array();
     for (const json& measured : measurements) {

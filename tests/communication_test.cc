@@ -77,8 +77,7 @@ std::string slowest(const planner::Run& run, const char* kind) {
 
 /// Milliseconds. Kinds that take less are not compared.
 constexpr double kSmallest = 2.0;
-/// If the step is longer than the GPU's busy time by this factor, it waits for its host, and NCCL's kernels for the
-/// slowest rank.
+/// A step that exceeds the GPU's busy time by this factor waits for its host, and NCCL's kernels for the slowest rank.
 constexpr double kWaiting = 1.12;
 
 // Do NCCL's kernels take as long in a step as predicted, where nobody waits?

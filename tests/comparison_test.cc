@@ -71,7 +71,7 @@ std::vector<std::pair<std::string, std::vector<std::int64_t>>> table(const std::
   return rows;
 }
 
-/// Expects that the rows above "step" add up to it, and that the last columns are differences from the first run.
+/// The rows above "step" must add up to it. The last columns must be differences from the first run.
 void expect_adds_up(const std::vector<std::pair<std::string, std::vector<std::int64_t>>>& rows,
                     const std::vector<std::int64_t>& steps) {
   ASSERT_FALSE(rows.empty());

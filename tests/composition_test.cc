@@ -451,7 +451,7 @@ TEST(Prediction, OfDeepSeeksPublishedStepIsNear) {
   EXPECT_NEAR(p.stages[7].bubble.to<double>(), 2.06, 0.5 * 2.06);
 }
 
-// DualPipe holds every parameter twice, because it holds two copies of the model. Its V-shaped variant holds it once.
+// DualPipe has two copies of the model, so every parameter twice. Its V-shaped variant has it once.
 TEST(Stages, OfDualPipeHoldTwoCopiesOfTheModel) {
   TrainingOptions o = published();
   o.pipeline.layout.clear();
@@ -666,7 +666,7 @@ TEST(Stages, HoldTheirGradientBuffersPadding) {
   }
 }
 
-// How many bytes an element of padding costs: gradients always, parameters where they lie in the buffer.
+// Bytes per element of padding: gradients always, parameters if they are in the buffer.
 TEST(StaticMemory, CountsThePaddingOfTheBuffers) {
   TrainingOptions o = published();
   const auto bytes = [&](Precision precision, bool low_precision_primaries) {
@@ -726,9 +726,9 @@ TEST(HostLink, CopiesWhileTheDeviceWaitsForItsHost) {
   EXPECT_DOUBLE_EQ((cost.backward.device() + left.backward).to<double>(), 20e-3);
 }
 
-// Two of four layers are offloaded whole, and a copy takes three times a layer's forward, 1.5 times its backward. By
-// hand: forward waits 2 and 2 (layer 2 for the copy that began at 1, layer 3 for the one after it), backward 0.5 and
-// 0.5 times a layer's.
+// Two of four layers are offloaded completely. A copy takes three times a layer's forward, 1.5 times its backward. By
+// hand: forward waits 2 and 2 (layer 2 for the copy that began at 1, layer 3 for the next one), backward 0.5 and 0.5
+// times a layer's.
 TEST(LayerOffload, WaitsInTransformerEnginesOrder) {
   const ModelSpec model = planner::load_model("llama3-8b");
   ModelSpec four = model;
@@ -755,8 +755,8 @@ TEST(LayerOffload, WaitsInTransformerEnginesOrder) {
   EXPECT_NEAR((direction(false).copy_wait / backward).to<double>(), 1.0, 1e-6);
 }
 
-// What each strategy of Megatron-FSDP shards, per megatron/core/distributed/fsdp: 2, 4 and 12 bytes a parameter over 64
-// data-parallel ranks (experts: EDP 1); HSDP over 16 of them, with the optimizer over all on request.
+// Bytes that each strategy of Megatron-FSDP shards (megatron/core/distributed/fsdp): 2, 4 and 12 per parameter over 64
+// data-parallel ranks (experts: EDP 1); HSDP over 16 of them, with the optimizer optionally over all.
 TEST(StaticMemory, FsdpShardsWhatItsStrategySays) {
   TrainingOptions o = published();
   o.layer.precision = Precision::kBf16;
@@ -776,8 +776,8 @@ TEST(StaticMemory, FsdpShardsWhatItsStrategySays) {
   EXPECT_EQ(bytes(Sharding::kFsdp, 16, true), (List{8e6, 16e6, 12e6}));
 }
 
-// What Megatron-FSDP's reductions make a GPU do besides, every micro-batch: bf16 gradients are scaled, fp32 ones by the
-// collective; what is reduced is added to the shard, but of experts that one rank alone has. By hand, 64 ranks, EDP 1.
+// Kernels of Megatron-FSDP's reductions in every micro-batch: bf16 gradients are scaled (the collective scales fp32
+// ones), and reduced gradients are added to the shard, except of experts on a single rank. By hand, 64 ranks, EDP 1.
 TEST(Fsdp, ScalesAndAddsGradients) {
   TrainingOptions o = published();
   o.step.sharding = Sharding::kFsdp;
@@ -793,7 +793,7 @@ TEST(Fsdp, ScalesAndAddsGradients) {
   EXPECT_EQ(moved(), (std::vector<double>{4.0 * 65e6, 6.0 * 1e6}));
 }
 
-// Transformer Engine's FP8 copies of bf16 weights stay whole on every rank: two layouts of a byte on Hopper.
+// Transformer Engine's FP8 copies of bf16 weights are not sharded: two layouts of a byte on Hopper.
 TEST(StaticMemory, FsdpShardsNoLowPrecisionCopies) {
   TrainingOptions o = published();
   o.layer.precision = Precision::kFp8Current;
@@ -816,9 +816,9 @@ TEST(StaticMemory, Mxfp8ParametersAreGatheredInTheGradientBuffer) {
   EXPECT_DOUBLE_EQ(static_bytes({deepseek(), o, gb200()}, count).parameters.to<double>(), 4.0625e6);
 }
 
-// What the optimizer step widens to fp32: bf16 gradients that TE's Adam does not read itself, and masters and states
-// below fp32. By hand for 64e6 dense parameters on 64 ranks, 1e6 each: 4e6 bytes a widened tensor; the largest
-// has 6.4e6 elements, 0.1e6 of them here, written back through a bf16 copy.
+// The optimizer step widens to fp32 bf16 gradients that TE's Adam cannot read, and masters and states below fp32. By
+// hand for 64e6 dense parameters on 64 ranks, 1e6 each: 4e6 bytes per widened tensor. The largest has 6.4e6 elements,
+// 0.1e6 of them here, written back through a bf16 copy.
 TEST(StaticMemory, TheOptimizerStepWidensWhatIsBelowFp32) {
   TrainingOptions o = published();
   o.layer.grad_reduce_in_fp32 = false;
@@ -962,7 +962,7 @@ RC_GTEST_PROP(BalancedStages, AreTheBestContiguousSplit, ()) {
   const auto layer = [&](std::size_t i) {
     return costs.covered[static_cast<std::size_t>(kinds.kind[i])].forward.compute;
   };
-  // best[i]: slowest of the stages so far when they hold the first i layers.
+  // best[i]: slowest stage so far, if the stages have the first i layers.
   std::vector<double> best(layers + 1, 1e9);
   best[0] = 0.0;
   for (std::size_t stage = 0; stage < stages; ++stage) {

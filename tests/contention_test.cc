@@ -37,8 +37,8 @@ TEST(SideBySide, OfTwoThatDoNotDisturbEachOtherTakesTheLonger) {
   EXPECT_NEAR(side_by_side(kTwo, kThree, SharedPace{}).elapsed().to<double>(), 3.0, 1e-12);
 }
 
-// Ten parts of 0.2 s of communication, each of which waits for 0.3 s, beside 1 s of compute: two are done when it ends,
-// for they are issued one after another and do not all wait before the first begins. Of a single part all waits first.
+// Ten parts of 0.2 s of communication, each after a wait of 0.3 s, beside 1 s of compute. They are issued one after
+// another, so two are done when compute ends. A single part waits for all of it first.
 TEST(SideBySide, LetsPartsWaitOneAfterAnother) {
   const SideBySide many = side_by_side(Seconds{1.0}, Seconds{2.0}, SharedPace{.wait = Seconds{3.0}, .starts = 10.0});
   EXPECT_NEAR(many.exposed.to<double>(), 1.6, 1e-12);

@@ -432,7 +432,6 @@ TEST_F(Defects, OfALayout) {
   expect_told(of.valid(), of.defects, "predict {}", "run.json");
 }
 
-/// A list of two measured runs.
 nlohmann::json measured_runs() {
   nlohmann::json runs = {small_run(), small_run()};
   for (std::size_t i = 0; i < runs.size(); ++i) {

@@ -246,7 +246,7 @@ RC_GTEST_PROP(ShortJob, HasTheLinksOfTheWholeOne, ()) {
   network.gpus_per_nic = *rc::gen::element<std::int64_t>(1, 1, 2, 3);
   network.domains_per_leaf = *rc::gen::inRange<std::int64_t>(0, 4);
   network.oversubscription = 2.0;
-  const std::int64_t dp = layout.dp;  // As many of it as it takes, and some more.
+  const std::int64_t dp = layout.dp;  // Enough data parallelism to shorten the job, and some more.
   while (short_job(layout, network).repeats.empty()) layout.dp += dp;
   layout.dp += dp * *rc::gen::inRange<std::int64_t>(0, 6 * layout.dp / dp);
   RC_PRE(layout.world() <= 12'000);

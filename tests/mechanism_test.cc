@@ -26,8 +26,7 @@ using costmodel::OffloadModule;
 using costmodel::Prediction;
 using costmodel::TrainingOptions;
 
-/// Calls `look` with random runs that break no rule: `each` for every (FW_EVERY-th) built-in model, on a built-in
-/// system.
+/// Looks at random runs that break no rule: `each` of every (FW_EVERY-th) built-in model.
 void for_random_runs(std::size_t each, const std::function<void(const Run&, const std::string&)>& look,
                      unsigned seed = 16) {
   Random random(seed);

@@ -537,8 +537,8 @@ TEST(ModelNames, OfReleasesMeanTheModelOfTheirGeometry) {
       {"mistralai/Mixtral-8x7B-Instruct-v0.1", "mixtral-8x7b"},
       {"QWEN3_32B", "qwen3-32b"},
       {"qwen3-235b", "qwen3-235b-a22b"},
-      {"mixtral", "mixtral"},            // Several models match.
-      {"deepseek-v33", "deepseek-v33"},  // No model matches.
+      {"mixtral", "mixtral"},            // Several match.
+      {"deepseek-v33", "deepseek-v33"},  // None matches.
       {"no/such/config.json", "no/such/config.json"}};
   for (const auto& [name, meant] : names) EXPECT_EQ(foldwise::planner::find_model(name, ""), meant) << name;
 }

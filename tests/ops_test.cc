@@ -280,7 +280,7 @@ RC_GTEST_PROP(RecomputeEdits, NeverRaiseWhatIsKeptAndNeverRemoveWork, ()) {
     RC_ASSERT(static_cast<bool>(edited.memory.kept <= plain.memory.kept));
     RC_ASSERT(static_cast<bool>(edited.backward.compute >= plain.backward.compute));
     RC_ASSERT(static_cast<bool>(edited.flops == plain.flops));  // Model work: replayed ops do not count.
-    if (modules.contains(RM::kFull))                            // What is dropped comes back, all at once.
+    if (modules.contains(RM::kFull))                            // Dropped tensors come back, all at once.
       RC_ASSERT(static_cast<bool>(edited.memory.backward_high >= plain.memory.kept));
   }
 }

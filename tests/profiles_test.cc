@@ -86,7 +86,6 @@ TEST_P(BuiltIn, SaysWhatKernelsSideBySideCost) {
   EXPECT_EQ(profile.fits.contains("/contention"), own);
 }
 
-/// Pointers of every quantity below `node`.
 void collect(const nlohmann::json& node, const std::string& pointer, std::set<std::string>& found) {
   if (!node.is_object() || pointer == "/sources") return;
   if (node.contains("value")) {

@@ -137,7 +137,7 @@ TEST(ReleaseFields, AgreeWithMegatronsParser) {
   for (const Field& f : fields()) {
     if (f.flags.empty() || told_otherwise(f)) continue;
     const ArgumentSpec* spec = find_flag(f.flags.front());
-    if (spec == nullptr) {  // Of other branches and of our studies.
+    if (spec == nullptr) {  // Other branches, and our studies.
       EXPECT_TRUE(no_release_has.contains(f.key)) << f.key << ": no release has " << f.flags.front();
       continue;
     }

@@ -63,8 +63,8 @@ struct Samples {
   std::map<std::string, std::map<std::string, std::int64_t>> rows;  ///< By cause and GPU generation.
   Machines machines;
 
-  /// Standard deviation of ln(factor on the host's time) of a run relative to the profile's host. All machines have
-  /// equal weight, because no profile is made on one of them. Nullopt if there are too few.
+  /// Deviation of ln(factor on the host's time) of a run from the profile's host. Machines have equal weight, because
+  /// no profile is made on one of them. Nullopt if there are too few.
   [[nodiscard]] std::optional<double> host_sd(const std::string& but_machine = "") const {
     double variance = 0.0, count = 0.0;
     for (const auto& [machine, logs] : machines) {
@@ -165,10 +165,10 @@ Samples samples_of(const Validation& validation, const Roles& roles, const Valid
 
 using Use = std::function<bool(const Sample&)>;
 
-/// Variances of the causes, and of layouts as the last one, that maximise the likelihood of the samples, starting with
-/// `first`. The variance in column `known`, if any, stays as in `prior`. Each step multiplies the variances by a
-/// minorise-maximise update (K. Lange, "MM Optimization Algorithms", 2016, section 8.6 on variance components), so the
-/// likelihood never falls and no variance becomes negative.
+/// Variances of the causes, and last of layouts, that maximise the likelihood of the samples, from `first` on. The one
+/// in column `known`, if any, stays as in `prior`. Each step is a minorise-maximise update (K. Lange, "MM Optimization
+/// Algorithms", 2016, section 8.6 on variance components): the likelihood never falls, and no variance becomes
+/// negative.
 Eigen::VectorXd likeliest_variances(const Eigen::MatrixXd& squares, const Eigen::VectorXd& errors,
                                     const Eigen::VectorXd& prior, const Eigen::VectorXd& first,
                                     std::optional<Eigen::Index> known) {
@@ -292,8 +292,8 @@ std::vector<LeftOut> left_out(const Samples& samples) {
   return result;
 }
 
-/// Bound that one more value of this kind stays below with at least this probability (Lei et al., "Distribution-Free
-/// Predictive Inference for Regression", 2018). An empirical quantile of few values would be too low.
+/// Bound for one more value of this kind with at least this probability (Lei et al., "Distribution-Free Predictive
+/// Inference for Regression", 2018). A quantile of few values is too low.
 double conformal_quantile(std::vector<double> values, double probability) {
   std::ranges::sort(values);
   const auto rank = static_cast<std::size_t>(std::ceil(probability * static_cast<double>(values.size() + 1)));

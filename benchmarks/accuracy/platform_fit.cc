@@ -71,8 +71,7 @@ class FittedRows {
     return errors;
   }
 
-  /// `logs`: of the groups, then of this machine. Cached: the derivative by one machine's factor does not affect other
-  /// machines' rows.
+  /// `logs`: of the groups, then of this machine. Cached: a machine's factor affects only its own rows.
   const std::vector<RowError>& errors_of(const std::string& machine, const std::vector<double>& logs) {
     const auto [found, made] = errors_.try_emplace({machine, logs});
     if (!made) return found->second;
@@ -102,7 +101,7 @@ class FittedRows {
 template <typename Use>
 std::vector<double> fit(FittedRows& problem, const Use& use) {
   constexpr double kWidest = 10.0;  // Largest factor in either direction.
-  // Errors within a machine are 4 %, differences between machines 20 %. Penalises a machine's factor like one row at 1.
+  // Errors within a machine are 4 %, between machines 20 %. A machine's factor counts like one row at 1.
   constexpr double kMachineWeight = 0.04 / 0.20;
   const auto n = static_cast<Eigen::Index>(problem.size());
   const Eigen::VectorXd limit = Eigen::VectorXd::Constant(n, std::log(kWidest));

@@ -29,7 +29,7 @@ void assume_all(Json& tree, const std::string& base) {
       node["note"] = "as " + base + ": not measured on this device";
     } else if (item.key() != "sources") {
       node.erase("fit");
-      node.erase("step_share");  // step_share belongs to the base device; here the measured share counts
+      node.erase("step_share");  // that of the base device; here the measured share counts
       assume_all(node, base);
     }
   }

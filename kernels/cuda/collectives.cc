@@ -100,8 +100,8 @@ double wire_bytes(const Collective& c) {
   return full * others / c.ranks;
 }
 
-// Communicators of the current group are kept: creating one takes longer than most settings. Those of all groups would
-// not fit in memory with their buffers.
+// Keeps the communicators of one group: creating one takes longer than most settings, and the buffers of all would not
+// fit.
 class Communicators {
  public:
   Ranks& of(const Collective& c, int most_ctas = 0) {

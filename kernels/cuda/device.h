@@ -37,7 +37,6 @@ struct DeviceFacts {
 };
 [[nodiscard]] DeviceFacts device_facts(int device);
 
-/// Device memory.
 class Buffer {
  public:
   Buffer() = default;
@@ -98,7 +97,6 @@ class Graph {
 
 /// Writes normal random numbers of variance 1 to `elements` elements of `type` at `data`.
 void fill_normal(void* data, Type type, std::int64_t elements, std::uint64_t seed, cudaStream_t stream);
-/// Writes `value` to `elements` floats.
 void fill(float* data, float value, std::int64_t elements, cudaStream_t stream);
 
 /// data[i] = factor * ((first + i) mod 251): small integers, whose sums over a few ranks are exact.
@@ -172,8 +170,8 @@ class World;
 /// A kernel setting: its description, and how to check and time it.
 struct Setting {
   hwprofiles::Measurement measurement;
-  double floor_us = 0.0;         ///< Lower bound of its time: the larger of FLOPs over peak and bytes over bandwidth.
-  const World* world = nullptr;  ///< All of its processes run the setting together; nullptr: this process alone.
+  double floor_us = 0.0;         ///< The larger of FLOPs over peak and bytes over bandwidth.
+  const World* world = nullptr;  ///< All its processes run it together; nullptr: this one alone.
   std::function<void(hwprofiles::Measurement&)> run;
 };
 

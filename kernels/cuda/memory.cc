@@ -220,7 +220,7 @@ Setting adam_setting(Device& device, Shape s) {
                                       (std::sqrt(square / static_cast<double>(options.correction2)) +
                                        static_cast<double>(options.epsilon)) +
                                   static_cast<double>(options.decay) * p[i];
-            // Checks the change of the parameter: relative to the parameter a wrong update would be too small to see.
+            // Relative to the parameter itself, a wrong update would be invisible.
             error.add(parameter[i] - p[i], -static_cast<double>(options.rate) * update);
             error.add(1e-3 * first[i], 1e-3 * moment);
             error.add(1e-3 * second[i], 1e-3 * square);

@@ -57,7 +57,6 @@ struct StdoutClosed {};
 /// Adds `--release`, which sets `release` to the name of a release.
 void add_release(CLI::App& command, std::string& release, const std::string& otherwise = "the newest with a number");
 
-/// Names of all rules.
 [[nodiscard]] std::vector<std::string> rule_names();
 
 /// Prints a complete result to stdout; JSON must be an object. Throws ConfigError if it cannot be written, or

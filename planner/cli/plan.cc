@@ -84,7 +84,7 @@ const char* name_of(planner::Work work) {
   return "more plans";
 }
 
-/// The first Ctrl-C ends the search with its best plans so far, the second one ends the program.
+/// The first Ctrl-C ends the search with its plans so far, the second the program.
 std::function<bool(const planner::Progress&)> progress_in(ProgressLines& lines) {
   end_program = std::signal(SIGINT, [](int) {
     interrupted = 1;

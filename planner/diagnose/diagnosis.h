@@ -71,7 +71,7 @@ struct Diagnosis {
   std::size_t step = 0;       ///< Index of the step that is compared with the prediction: the median.
   MappedKernels kernels;      ///< Of the first trace.
   TracedStep measured;
-  std::shared_ptr<const costmodel::Step> composed;  ///< Of the run. The run must outlive it.
+  std::shared_ptr<const costmodel::Step> composed;  ///< The run must outlive it.
   costmodel::Prediction prediction;
   Waterfall waterfall;            ///< Predicted and measured step. The lines of each add up to its time.
   GpuSpeed speed;                 ///< Relative to the prediction.

@@ -125,7 +125,7 @@ double median(std::vector<double> values) {
   return *middle;
 }
 
-/// Groups are comparable if they run the same kind between as many ranks, all inside one node or all across nodes.
+/// Comparable groups: same kind and group, equal number of ranks, all inside nodes or all across.
 using LinkClass = std::tuple<std::string, std::string, std::size_t, bool>;
 
 std::vector<LinkReport> links_of(const std::map<CollectiveKey, Collective>& collectives, std::int64_t ranks_per_node) {

@@ -126,7 +126,7 @@ std::string sure_line(const Screen& screen, const PlanResult& result, const Deci
   return one_line_of(screen, "Sure", pieces, "; ");
 }
 
-/// What each choice of plan 1 gains, largest gain first.
+/// Gains of the choices of plan 1, largest first.
 std::string worth_line(const Screen& screen, const PlanResult& result) {
   std::vector<std::string> pieces, same;
   for (const Alternative& alternative : result.alternatives) {

@@ -66,7 +66,7 @@ class Window {
     const auto i = static_cast<std::size_t>(task);
     return task < 0 || i < left_out_[rank].first || i >= left_out_[rank].second;
   }
-  /// Range of the tasks that are left out: first, and one past the last.
+  /// First, and one past the last.
   [[nodiscard]] std::pair<std::size_t, std::size_t> left_out(std::size_t rank) const { return left_out_[rank]; }
   [[nodiscard]] bool complete(std::size_t rank) const { return left_out_[rank].first == left_out_[rank].second; }
 

@@ -99,7 +99,7 @@ json row_json(const ValidatedRow& row, const ErrorModel& errors) {
           {"allocated_between_steps_error_pct", or_null(row.between_steps_error_pct)}};
 }
 
-/// Keys of the rows that were inferred because the source does not state them.
+/// Keys of rows that were inferred, not stated by the source.
 struct Inferences {
   std::int64_t rows = 0;
   std::vector<std::pair<std::string, std::int64_t>> keys;  ///< Most frequent first.

@@ -15,7 +15,6 @@
 // (docs/sweep.md).
 namespace foldwise::planner {
 
-/// A field and its list of values.
 struct Axis {
   std::string key;  ///< Of a run file, "model_overrides.KEY", or "system.KEY" with a number of the profile.
   std::vector<std::string> values;  ///< As typed on a command line.

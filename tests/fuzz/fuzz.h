@@ -12,7 +12,6 @@
 // ConfigError. Anything else is a bug of ours and ends the program.
 namespace foldwise {
 
-/// Calls `read` with the input as text.
 template <typename Read>
 int fuzz(const std::uint8_t* data, std::size_t size, const Read& read) {
   try {
@@ -27,7 +26,6 @@ std::vector<std::string> fuzz_words();
 
 /// Adds the nonempty parts of `text` between separators.
 void add_parts(std::vector<std::string>& words, const std::string& text, char separator);
-/// Adds every key and every text of a tree.
 void add_words(std::vector<std::string>& words, const nlohmann::json& tree);
 
 }  // namespace foldwise
