@@ -188,7 +188,7 @@ TEST(Explanation, TheFirstPlanLosesLeastOnEitherHost) {
   ASSERT_FALSE(result.plans.empty());
   costmodel::Hardware slow = problem.hardware;
   slow.host = problem.hardware.host.of_virtual_machine().value();
-  std::vector<std::pair<double, double>> times;  // On the assumed host, and on the slower one.
+  std::vector<std::pair<double, double>> times;  // On the assumed and on the slower host.
   const auto add = [&](const Plan& plan) {
     times.emplace_back(seconds(plan), costmodel::predict(problem.model, plan.options, slow).step_time.to<double>());
     EXPECT_DOUBLE_EQ(plan.on_virtual_machine.value().to<double>(), times.back().second);

@@ -33,7 +33,7 @@ class Killed : public ProgramTest {
     const char* asked = std::getenv("FOLDWISE_KILLS");  // NOLINT(concurrency-mt-unsafe): nothing else runs.
     return asked == nullptr ? std::max(5, usual / FW_EVERY) : std::stoi(asked);
   }
-  /// Fewest kills that must happen during work; 0 for few kills.
+  /// More kills than this must happen during work; 0 for few kills.
   static int enough() { return kills() < 20 ? 0 : kills() / 4; }
 
   /// Lets it finish, and measures how long that takes.

@@ -15,7 +15,7 @@ namespace {
 
 enum class Scores { kSigmoid, kSoftmax };
 
-/// Mean number of distinct places of a token's experts in a simulation of Megatron's router: scores of normal logits
+/// Mean number of distinct places of a token's experts, simulating Megatron's router: scores of normal logits
 /// (--moe-router-force-load-balancing), groups by the sum of their topk / group_topk best, top-k of the selected
 /// groups.
 double simulated(const Routing& r, Scores scores, std::int64_t places, int tokens) {

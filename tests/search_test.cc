@@ -224,8 +224,8 @@ std::string group_of(const std::string& key) {
   return key.substr(0, key.find('.'));
 }
 
-/// A problem with a few thousand candidates: several values for the sizes and for two or three groups of other fields;
-/// with exceptions, the plainest value for the rest.
+/// A few thousand candidates: several values for sizes and two or three groups of other fields; with exceptions, the
+/// plainest for the rest.
 PlanProblem small_problem(unsigned seed) {
   constexpr double kMost = 20'000.0;
   Random random(seed);
@@ -293,7 +293,7 @@ void limit_memory(PlanProblem& problem, const std::vector<Known>& all, Random& r
   problem.hardware.hbm_capacity = 1.000001 * sizes[random.below(sizes.size())] / (1.0 - problem.headroom);
 }
 
-/// Sets the memory to that of the fastest candidate without its uneven routing, among those that need more for routing.
+/// Sets the memory to what the fastest candidate needs without uneven routing, of those that need more with it.
 void fit_all_but_routing(PlanProblem& problem, const std::vector<Known>& all) {
   std::vector<const Known*> fastest;
   for (const Known& known : all)

@@ -258,7 +258,7 @@ double quantile(std::vector<double> values, double share) {
   return std::lerp(values[below], values[above], position - static_cast<double>(below));
 }
 
-/// A prediction, and the deviation of its error as learnt from the other groups.
+/// A prediction, and its deviation learnt from other groups.
 struct LeftOut {
   const Sample* sample = nullptr;
   double learnt = 0.0;  ///< Deviation without `known`.

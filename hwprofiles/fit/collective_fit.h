@@ -16,7 +16,7 @@ struct CollectiveSample {
   Seconds time{};
 };
 
-/// Larger messages are gradients, parameters and tokens.
+/// Bytes. Larger messages are gradients, parameters and tokens.
 inline constexpr double kLargeMessage = 1048576.0;
 
 struct CollectiveFit {

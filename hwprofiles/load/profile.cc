@@ -333,7 +333,7 @@ std::string system_of_device(const std::string& device) {
     for (const std::string& name : built_in_systems()) list.emplace_back(name, device_of(name));
     return list;
   }();
-  std::string system, longest;  // The longest match: "GB300" contains "B300".
+  std::string system, longest;  // "GB300" contains "B300".
   for (const auto& [name, part] : devices) {
     if (part.size() <= longest.size() || device.find(part) == std::string::npos) continue;
     longest = part;

@@ -18,8 +18,8 @@ struct Session {
   std::string id{};       ///< Unique. Measurements refer to it.
   std::string program{};  ///< "foldwise-kernels-cuda"
   std::string started{};  ///< "2026-11-21T15:00:00Z"
-  std::string device{};   ///< Name that the device reports: "NVIDIA H200".
-  int devices = 1;        ///< Number of devices used by this run.
+  std::string device{};   ///< The device's own name: "NVIDIA H200".
+  int devices = 1;        ///< Used by this run.
   std::string driver{};
   std::map<std::string, std::string> libraries{};  ///< Version by name: "cublasLt", "nccl", "eigen".
   std::string build{};                             ///< Compiler, flags and commit of the program.

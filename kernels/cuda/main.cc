@@ -148,7 +148,7 @@ std::vector<Kind> kinds(std::optional<Device>& device, const Effort& effort, con
   };
 }
 
-/// Returns whether all kernels were correct. `first`: this process knows which settings are done, and tells the others.
+/// Returns whether all kernels were correct. `first`: this process tells the others which settings are done.
 bool measure(const std::vector<Setting>& settings, bool first, hwprofiles::RecordFile* file) {
   bool correct = true;
   for (const Setting& setting : settings) {

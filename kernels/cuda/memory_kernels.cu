@@ -608,7 +608,7 @@ __device__ void choose_one_by_one(const float (&value)[kLaneLogits], int top_k, 
 #pragma unroll
   for (int i = 0; i < kLaneLogits; ++i) left[i] = value[i];
   sort_descending(left);
-  float least = 0.0F;  // smallest one that this lane contributed
+  float least = 0.0F;  // this lane's smallest offer
   int given = 0;
   for (int k = 0; k < top_k; ++k) {
     float most = left[0];

@@ -71,8 +71,8 @@ int run(const std::string& out, const std::vector<std::string>& only, bool list,
   hwprofiles::RecordFile file(out, session());
   const std::size_t all = settings.size();
   std::erase_if(settings, [&](const Setting& setting) { return file.has(setting.measurement); });
-  // Several rounds, so that a few seconds of other work on the machine do not affect all samples of a setting. The last
-  // line of a setting counts.
+  // In rounds, so that seconds of other work on the machine do not affect all samples of a setting. Its last line
+  // counts.
   const int rounds = effort.quick ? 1 : kRounds;
   int wrong = 0;
   for (int round = 0; round < rounds; ++round)

@@ -64,7 +64,7 @@ std::vector<planner::PlanAsked::Values> read_questions(const std::vector<std::st
 
 volatile std::sig_atomic_t interrupted = 0;
 
-void (*end_program)(int) = SIG_DFL;  ///< Signal handler that was installed before ours.
+void (*end_program)(int) = SIG_DFL;  ///< Previous signal handler.
 
 const char* name_of(planner::Work work) {
   switch (work) {

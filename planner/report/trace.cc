@@ -229,7 +229,7 @@ std::string schedule_svg(const StepTimeline& timeline, const std::string& title,
     for (std::size_t i = 0; i < tasks.size(); ++i) {
       const ScheduledTask& scheduled = tasks[i];
       const bool pair = scheduled.task.merged || second_of_pair;
-      // Both tasks of a merged pair span its whole time; each takes half of the row's height.
+      // Both tasks of a pair span its whole time; each has half of the row.
       const double top = second_of_pair ? y + kBox / 2.0 : y, high = pair ? kBox / 2.0 : kBox;
       second_of_pair = scheduled.task.merged;
       if (!window.contains(rank, static_cast<std::int32_t>(i))) continue;

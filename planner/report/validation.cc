@@ -145,7 +145,7 @@ std::string spread_text(const std::string& what, const std::vector<double>& erro
   return fmt::format("  {} {}: rms {:.2f} %, worst {:+.2f} %\n", errors.size(), what, std::sqrt(square), worst);
 }
 
-// Reserved memory with the allocator settings that the run states.
+// With the allocator settings that the run states.
 Bytes reserved_of(const Run& run, const costmodel::StageMemory& memory) {
   const nlohmann::json stated = run.json.value("/software/pytorch_cuda_alloc_conf"_json_pointer, nlohmann::json());
   const bool expands =

@@ -25,8 +25,8 @@ struct Waterfall {
   /// Pipeline stage of the lines of every run: each run's busiest one. Nullopt: the lines are means over the stages,
   /// because the pipelines differ.
   std::optional<std::size_t> stage;
-  bool busiest = true;  ///< Whether `stage` is the busiest stage.
-  /// Largest difference first. The last line, "rest", is the time that no other line covers.
+  bool busiest = true;  ///< Whether `stage` is the busiest.
+  /// Largest difference first. The last one, "rest", is what no other line covers.
   std::vector<ExplainedTime> lines;
   std::vector<double> steps;  ///< Seconds of each run's step.
 };

@@ -64,7 +64,7 @@ json override_value(const std::string& text) {
 
 config::Location axis_location(const std::string& key) { return {config::kArguments, 0, "set " + key}; }
 
-/// JSON pointer into a run file: "/optimizer/name" for "optimizer.name".
+/// "/optimizer/name" for "optimizer.name".
 json::json_pointer pointer_of(const std::string& key) {
   std::string pointer = "/" + key;
   std::replace(pointer.begin(), pointer.end(), '.', '/');

@@ -195,8 +195,7 @@ std::optional<Interval> step_time_interval(const ErrorModel& errors, const Run& 
   const Exposure causes = exposure(run, step_time);
   const ErrorModel its = errors.of_peers(run);
   const double sd = its.deviation(causes), more = more_on_virtual_machine(run, step_time);
-  // The distribution is a mixture of two normals, `more` apart. Its quantile at z has the same mass below as N(0, 1)
-  // has below z.
+  // Quantile of a mixture of two normals, `more` apart, with the mass below that N(0, 1) has below z.
   const auto seconds = [&](double z) {
     const auto below = [](double x) { return 0.5 * std::erfc(-x / std::numbers::sqrt2); };
     double low = z * sd, high = low + more;

@@ -32,9 +32,9 @@ inline constexpr Resource kSiteResources[] = {Resource::kHost, Resource::kFlops,
 [[nodiscard]] Exposure mechanisms(const Run& run);
 /// Elasticity d ln(step time) / d ln(resource), from a prediction with `factor` times the resource.
 [[nodiscard]] double slope(const Run& run, Seconds step_time, Resource resource, double factor);
-/// Whether it is one of kSiteResources, or the uncertainty that a measured site leaves.
+/// One of kSiteResources, or the uncertainty that a measured site leaves.
 [[nodiscard]] bool is_site(const std::string& cause);
-/// Whether it is about the source of a run, not its options. No plan has such a cause.
+/// About the source of a run, not its options. No plan has such a cause.
 [[nodiscard]] bool is_origin(const std::string& cause);
 
 struct ErrorCause {
