@@ -516,7 +516,7 @@ TEST_F(Cli, ObjectivesKeepToTheStepTime) {
                                                          "alternatives", "other_states", "shortage", "explain",
                                                          "why_not", "decision", "schema", "tried"));
   EXPECT_EQ(least["problem"]["objective"], "memory");
-  EXPECT_LE(least["problem"]["max_step_time_s"], 1.2 * time);  // Of the fastest; the first may be plainer.
+  EXPECT_LE(least["problem"]["max_step_time_s"], 1.2 * time);  // Fastest: the first may be plainer.
   EXPECT_GE(least["problem"]["max_step_time_s"], 1.2 * time / 1.01);
   EXPECT_LE(least["plans"][0]["prediction"]["step_time_s"], 1.2 * time);
   EXPECT_LE(least["plans"][0]["prediction"]["peak_device_memory_gib"],

@@ -73,7 +73,7 @@ struct FittedCurve {
   std::vector<Parameter> parameters;
   std::vector<double> values{};  ///< By parameter, in the parameter's unit.
   FitError training{}, validated{};
-  std::map<std::string, std::pair<double, double>> range{};  ///< Of properties_of the samples' ops, or of shapes.
+  std::map<std::string, std::pair<double, double>> range{};  ///< By property of the samples' ops or shapes.
   std::vector<FittedPoint> points{};
 };
 

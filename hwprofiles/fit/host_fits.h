@@ -27,7 +27,7 @@ struct HostLayer {
 struct BackwardShare {
   double value = 1.0;
   double speed = 1.0;                ///< Median of measured over priced forward: the speed of the host of these runs.
-  FitError training{}, validated{};  ///< Of backward from forward: with the share of all runs, of the others.
+  FitError training{}, validated{};  ///< Backward from forward: with the share of all runs, of the others.
 };
 /// Requires at least one layer.
 [[nodiscard]] BackwardShare fit_backward_share(const std::vector<HostLayer>& layers);

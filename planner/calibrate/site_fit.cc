@@ -121,7 +121,7 @@ Eigen::MatrixXd other_errors(const std::vector<SiteRun>& list, const ErrorModel&
 
 struct Posterior {
   Eigen::VectorXd logs;        ///< [parameter] ln(factor).
-  Eigen::MatrixXd covariance;  ///< Of logs.
+  Eigen::MatrixXd covariance;  ///< [parameter x parameter] of logs.
   Eigen::MatrixXd gain;        ///< [parameter x run]: derivative of ln(factor) by ln(measured).
 };
 

@@ -69,7 +69,7 @@ struct Diagnosis {
   std::size_t stage = 0;      ///< Pipeline stage of the traced rank.
   std::vector<double> steps;  ///< Seconds of each step in the trace.
   std::size_t step = 0;       ///< Index of the step that is compared with the prediction: the median.
-  MappedKernels kernels;      ///< Of the first trace.
+  MappedKernels kernels;      ///< The first trace's.
   TracedStep measured;
   std::shared_ptr<const costmodel::Step> composed;  ///< The run must outlive it.
   costmodel::Prediction prediction;

@@ -228,7 +228,7 @@ Ranks expert_group(const Trace& trace) {
 std::optional<ExpertRows> add_rows(const std::vector<Trace>& traces, const std::vector<MappedKernels>& kernels,
                                    const costmodel::Step& step, std::vector<RankReport>& ranks) {
   const double predicted = predicted_rows(step);
-  const std::int64_t row_bytes = 2 * step.context.model.hidden_size;  // Of bf16.
+  const std::int64_t row_bytes = 2 * step.context.model.hidden_size;  // bf16.
   std::vector<std::vector<std::int64_t>> rows;
   rows.reserve(traces.size());
   for (std::size_t t = 0; t < traces.size(); ++t) {

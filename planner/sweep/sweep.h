@@ -16,7 +16,7 @@
 namespace foldwise::planner {
 
 struct Axis {
-  std::string key;  ///< Of a run file, "model_overrides.KEY", or "system.KEY" with a number of the profile.
+  std::string key;  ///< Key of a run file, "model_overrides.KEY", or "system.KEY" of a number in the profile.
   std::vector<std::string> values;  ///< As typed on a command line.
 };
 

@@ -59,7 +59,7 @@ struct Peers {
 struct ErrorModel {
   std::map<std::string, ErrorCause> causes;
   double layout_sd = 0.0;
-  double quantile_95 = 0.0;              ///< Of |error| / standard deviation of rows left out of the fit; normal: 1.96.
+  double quantile_95 = 0.0;              ///< |error| / standard deviation of rows left out of the fit; normal: 1.96.
   std::map<std::string, Peers> peers{};  ///< Groups with many runs, by name.
   bool operator==(const ErrorModel&) const = default;
 
