@@ -17,7 +17,7 @@ class World {
   World();
   World(const World&) = delete;
   World& operator=(const World&) = delete;
-  ~World();  ///< Destroy the first one last. If an exception destroys it, it ends the other processes, too.
+  ~World();  ///< Destroy the first one last. During unwinding it ends the other processes, too.
 
   /// World of the first `size` processes. All must call it; the others get nullptr.
   [[nodiscard]] std::unique_ptr<World> first(int size) const;
