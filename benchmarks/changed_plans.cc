@@ -1,6 +1,6 @@
-// Is a plan ever beaten by a run that differs from it in one or two fields, or in one layer's stage? Plans random
-// problems, changes the first plan of each at random and predicts what rules accept. Said apart: what a plan can be
-// started with and its change cannot, because Megatron has no argument for it (TorchTitan's alternate_matmuls).
+// Is a plan ever slower than a run that differs from it in one or two fields, or in the stage of one layer? Plans
+// random problems, changes plan 1 of each at random, and predicts the changes that the rules accept. Counts separately
+// changes that Megatron has no argument for (TorchTitan's alternate_matmuls).
 //
 //   foldwise-changed-plans [--problems N] [--changes N] [--effort SECONDS] [--seed N]
 #include <fmt/format.h>
@@ -41,13 +41,13 @@ const auto& any_of(const List& list, Random& random) {
   return *(list.begin() + static_cast<std::ptrdiff_t>(random() % list.size()));
 }
 
-/// What the changes may not touch: the question itself, and how unevenly it routes.
+/// Fields that must not change: the question itself, and the imbalance of routing.
 bool of_the_question(const Field& field) {
   static const std::vector<std::string_view> keys{"seq_len", "global_batch", "num_gpus", "schedule", "expert_load"};
   return !field.is_option() || field.numerics || std::ranges::find(keys, field.key) != keys.end();
 }
 
-/// Another value of the field, of all that a run file takes.
+/// Another of the values that a run file may have for the field.
 std::optional<json> other_value(const Field& field, const json& now, const PlanProblem& problem, Random& random) {
   const foldwise::planner::FieldValue& value = field.value;
   switch (value.type) {
@@ -78,7 +78,7 @@ std::optional<json> other_value(const Field& field, const json& now, const PlanP
       if (tried != nullptr && random() % 2 == 0) return any_of(tried->values, random);
       return json(std::clamp(static_cast<double>(random() % 17) / 16.0, value.low, value.high));
     }
-    case FieldType::kText:  // The layout, which moved_layer() changes.
+    case FieldType::kText:  // The layout, changed by moved_layer().
     case FieldType::kIntegers:
     case FieldType::kObject:
       return std::nullopt;
@@ -86,7 +86,7 @@ std::optional<json> other_value(const Field& field, const json& now, const PlanP
   return std::nullopt;
 }
 
-/// The layout with one decoder layer in a neighbouring stage; nothing if there is none to move.
+/// The layout with a decoder layer moved to a neighbouring stage; nullopt if there is no such layer.
 std::optional<std::string> moved_layer(const Run& run, Random& random) {
   foldwise::costmodel::StageLayout layout = foldwise::costmodel::stage_layout(run.model, run.options);
   std::vector<foldwise::costmodel::StageContent>& stages = layout.stages;
@@ -101,12 +101,12 @@ std::optional<std::string> moved_layer(const Run& run, Random& random) {
   return foldwise::costmodel::to_layout_string(layout);
 }
 
-constexpr double kExact = 1e-4;  // A proof is no more exact (docs/search.md#answer).
+constexpr double kExact = 1e-4;  // Accuracy of a proof (docs/search.md#answer).
 
 struct Change {
   std::string text{};    ///< "tp 4 -> 2, recompute.modules ...".
-  bool searched = true;  ///< plan may choose all that it changes; else it keeps some as its defaults say.
-  bool told = true;      ///< Megatron can be told of it, as far as of the plan.
+  bool searched = true;  ///< plan searches all changed fields. False: some keep their defaults in a plan.
+  bool told = true;      ///< Megatron's arguments can express it as far as they can express the plan.
   double ratio = 0.0;
 };
 
@@ -117,7 +117,7 @@ struct Tried {
   std::vector<Change> faster;
 };
 
-/// Changes one or two fields of the run, or its layout and perhaps a field; nothing if that changes nothing.
+/// Changes one or two fields of the run, or its layout and possibly a field. Nullopt if nothing changed.
 std::optional<Change> change(Run& run, const PlanProblem& problem, const std::vector<const Field*>& fields,
                              Random& random) {
   std::vector<std::string> text;
@@ -150,7 +150,7 @@ bool may_be_used(const PlanProblem& problem, const Run& run, const foldwise::Pre
              problem.hardware.hbm_capacity;
 }
 
-/// Fields of which Megatron cannot be told what the run has.
+/// Fields of the run that Megatron's arguments cannot express.
 std::set<std::string> cannot_be_told(const Run& run) {
   foldwise::config::Diagnostics diagnostics;
   const foldwise::planner::Release& release =
@@ -174,7 +174,7 @@ Tried try_changes(const PlanProblem& problem, std::int64_t changes, Random rando
     if (!of_the_question(field)) fields.push_back(&field);
   const Run winner = foldwise::planner::run_of(problem, result.plans.front());
   const foldwise::Seconds best = result.plans.front().prediction.step_time;
-  // Nine of ten random changes break a rule, or change nothing that matters.
+  // Nine of ten random changes break a rule or have no effect.
   for (std::int64_t attempts = 100 * changes; tried.valid < changes && attempts > 0; --attempts) {
     Run run = winner;
     std::optional<Change> changed = change(run, problem, fields, random);

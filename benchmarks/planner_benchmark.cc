@@ -1,5 +1,5 @@
-// What users wait for: reading a model, the costs of a layer, composing and bounding a candidate, simulating a
-// schedule, a whole search. Run: build/release/benchmarks/foldwise-benchmarks
+// Benchmarks of what users wait for: reading a model, costs of a layer, composing and bounding a candidate, simulating
+// a schedule, a whole search. Run: build/release/benchmarks/foldwise-benchmarks
 #include <benchmark/benchmark.h>
 #include <sys/resource.h>
 
@@ -35,7 +35,7 @@ planner::PlanProblem deepseek_on_gb200() {
                        .precisions = {Precision::kMxfp8}});
 }
 
-/// One of its candidates.
+/// One of the problem's candidates.
 TrainingOptions published(const planner::PlanProblem& p) {
   std::map<std::string, nlohmann::json> stated = p.stated;
   stated["precision"] = "mxfp8";
@@ -54,8 +54,8 @@ void read_model(benchmark::State& state) {
 }
 BENCHMARK(read_model)->Unit(benchmark::kMicrosecond);
 
-// One mistake in a run file and in a profile, until its message stands. Of every reader, with the program's start: what
-// tests/defects_test prints.
+// Time to report a mistake in a run file and in a profile. tests/defects_test prints that of every reader, including
+// program start.
 template <typename Read>
 void refuse(benchmark::State& state, const Read& read) {
   for ([[maybe_unused]] auto _ : state) {
@@ -80,7 +80,7 @@ void refuse_profile(benchmark::State& state) {
 }
 BENCHMARK(refuse_profile)->Unit(benchmark::kMicrosecond);
 
-// Op lists of every kind of layer, and their times: done once per (TP, CP, EP, ETP, micro-batch, recomputation, ...).
+// Op lists of every kind of layer and their times: once per (TP, CP, EP, ETP, micro-batch, recomputation, ...).
 void layer_costs(benchmark::State& state) {
   const planner::PlanProblem p = deepseek_on_gb200();
   const TrainingOptions o = published(p);
@@ -89,7 +89,7 @@ void layer_costs(benchmark::State& state) {
 }
 BENCHMARK(layer_costs)->Unit(benchmark::kMicrosecond);
 
-// One candidate of the search's inner loop: split into stages, compose, test its memory, bound its step time.
+// One candidate in the inner loop of the search: split into stages, compose, check memory, bound the step time.
 void compose_candidate(benchmark::State& state) {
   const planner::PlanProblem p = deepseek_on_gb200();
   const TrainingOptions o = published(p);
@@ -132,7 +132,7 @@ void count_tasks(benchmark::State& state, const ScheduleShape& shape) {
   state.counters["simulations/s"] = benchmark::Counter(1.0, benchmark::Counter::kIsIterationInvariantRate);
 }
 
-// Ranks, chunks a rank, micro-batches. The fast engine, which a search uses.
+// The fast engine, which the search uses. Arguments: ranks, chunks per rank, micro-batches.
 void simulate_interleaved(benchmark::State& state) {
   const PipelineTimes times = interleaved(state.range(0), state.range(1), state.range(2));
   for ([[maybe_unused]] auto _ : state) benchmark::DoNotOptimize(simulate_makespan(times));
@@ -145,7 +145,7 @@ BENCHMARK(simulate_interleaved)
     ->Args({16, 8, 512})
     ->Unit(benchmark::kMicrosecond);
 
-// The general engine: builds the graph of tasks and transfers and executes it.
+// The general engine: builds and executes the graph of tasks and transfers.
 void simulate_graph(benchmark::State& state) {
   const PipelineTimes times = interleaved(state.range(0), state.range(1), state.range(2));
   for ([[maybe_unused]] auto _ : state) benchmark::DoNotOptimize(timeline_of(pipeline_graph(times)));
@@ -162,8 +162,8 @@ void predict_run(benchmark::State& state) {
 }
 BENCHMARK(predict_run)->Unit(benchmark::kMicrosecond);
 
-// What a caller of the library waits for: a run file's text read and predicted (range 0), and its answer as JSON (range
-// 1). benchmarks/python_predict.py asks the same of the Python package.
+// A call of the library: parsing and predicting a run file's text (range 0), and the answer as JSON (range 1).
+// benchmarks/python_predict.py measures the Python package in the same way.
 void predict_run_file(benchmark::State& state) {
   const std::string text = R"({"model": "qwen3-30b-a3b", "system": "h100-sxm-80gb", "num_gpus": 16, "precision": "bf16",
     "tp": 1, "pp": 2, "ep": 8, "micro_batch": 1, "global_batch": 64, "seq_len": 4096})";
@@ -176,8 +176,8 @@ void predict_run_file(benchmark::State& state) {
 }
 BENCHMARK(predict_run_file)->Arg(0)->Arg(1)->Unit(benchmark::kMicrosecond);
 
-// What the command `predict` works out of a run, with what torch reserves and what lies on which link; GPUs. Must not
-// grow with the cluster.
+// Work of the command `predict`, including reserved memory and the traffic on each link. Argument: GPUs. The time must
+// not grow with the cluster.
 void predict_run_with_links(benchmark::State& state) {
   const planner::PlanProblem p = deepseek_on_gb200();
   TrainingOptions o = published(p);
@@ -194,8 +194,8 @@ void predict_run_with_links(benchmark::State& state) {
 }
 BENCHMARK(predict_run_with_links)->Arg(256)->Arg(262'144)->Unit(benchmark::kMillisecond);
 
-// A whole `foldwise plan --top 1`, without what it explains. The peak of memory is the process's so far: name one
-// search by --benchmark_filter to have its own.
+// `foldwise plan --top 1` without its explanations. The memory peak is the process's so far: select a single search
+// with --benchmark_filter to measure its own.
 void search(benchmark::State& state, const PlanRequest& request) {
   planner::PlanProblem p = plan_problem(request);
   p.top = 1;

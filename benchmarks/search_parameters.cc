@@ -1,6 +1,6 @@
-// What does each strategy of a search earn, and does half or twice of a parameter give faster first plans
-// (docs/search.md#parameters)? Plans the same questions with each strategy switched off and with each parameter
-// changed: the mean of the first plans' times and of the efforts, over those of the search as it is.
+// What does each strategy of a search gain, and does half or twice of a parameter give faster first plans
+// (docs/search.md#parameters)? Plans the same questions without each strategy, and with each parameter changed. Prints
+// the mean time of plan 1 and the mean effort, relative to the unchanged search.
 //
 //   foldwise-search-parameters [--effort SECONDS] [--strategies]
 #include <fmt/format.h>
@@ -40,7 +40,7 @@ std::vector<Variant> strategies() {
   return list;
 }
 
-/// Half and twice of each number, rounded up.
+/// Each number halved and doubled, rounded up.
 std::vector<Variant> parameters() {
   std::vector<Variant> list;
   const auto add = [&](const std::string& name, auto member) {
@@ -92,7 +92,7 @@ std::vector<Variant> parameters() {
   return list;
 }
 
-/// Dense and MoE models, long sequences, memory that binds and memory that does not.
+/// Dense and MoE models, long sequences, and both scarce and ample memory.
 std::vector<PlanProblem> questions() {
   const auto ask = [](const char* model, const char* system, std::int64_t gpus, std::int64_t batch, std::int64_t seq,
                       const char* precision) {

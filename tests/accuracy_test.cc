@@ -40,9 +40,9 @@ std::vector<RunList> measured_runs(const std::string& folder = "runs") {
   return lists;
 }
 
-using TrainingRun = Run;  // In a test, Run is a function of GoogleTest.
+using TrainingRun = Run;  // In a test, Run is a member function of GoogleTest.
 
-/// Runs of a small model, as a file of runs holds them.
+/// Runs of a small model, from a file of runs.
 Validation validated(const std::vector<json>& changes) {
   json runs = json::array();
   for (const json& change : changes) {
@@ -59,7 +59,7 @@ Validation validated(const std::vector<json>& changes) {
     run.merge_patch(change);
     runs.push_back(run);
   }
-  // Of each test its own: they run side by side.
+  // One file per test, because tests run in parallel.
   const std::string path = testing::TempDir() + testing::UnitTest::GetInstance()->current_test_info()->name() + ".json";
   std::ofstream(path) << runs;
   return validate({load_runs(path)});
@@ -109,7 +109,7 @@ TEST(Roles, PowerIsOfTheRowsThatItsCommandTakes) {
                                          [](const Role& r) { return r.number.starts_with("/power/per_flop"); });
   ASSERT_NE(role, built_in_roles().list.end());
   for (const std::string& id : role->rows) EXPECT_TRUE(taken.contains(id)) << id;
-  for (const std::string& id : taken)  // Two that Megatron refuses are not predicted, so they set nothing.
+  for (const std::string& id : taken)  // Megatron refuses two of them, so they are not predicted and set nothing.
     EXPECT_TRUE(role->rows.contains(id) || id.find("llama3-70b-sft") != std::string::npos) << id;
 }
 
@@ -182,7 +182,7 @@ TEST(Accuracy, ReadingsAreTakenBack) {
   ASSERT_EQ(varied.size(), 2U);
   const auto without = std::ranges::find(varied, "etp not inferred", &VariedReading::what);
   ASSERT_NE(without, varied.end());
-  EXPECT_EQ(without->rows.at(0).run.options.layer.etp, 1);  // The default of megatron-lm-0.16.
+  EXPECT_EQ(without->rows.at(0).run.options.layer.etp, 1);  // Default of megatron-lm-0.16.
   const auto instead = std::ranges::find(varied, "overlaps.dp_grad true", &VariedReading::what);
   ASSERT_NE(instead, varied.end());
   EXPECT_TRUE(instead->rows.contains(1));
@@ -242,7 +242,7 @@ TEST(Accuracy, MistakesInBoundsAreNamed) {
   }
 }
 
-/// Starts foldwise-accuracy; its exit code, and what it printed on both streams.
+/// Starts foldwise-accuracy. Returns its exit code and the output of both streams.
 std::pair<int, std::string> started(const std::string& arguments) {
   const std::string out = testing::TempDir() + "accuracy-" + std::to_string(getpid()) + ".out";
   const int status = std::system(fmt::format("{} {} >{} 2>&1", FW_ACCURACY, arguments, out).c_str());

@@ -47,7 +47,7 @@ Measurement setting(std::string kernel, std::map<std::string, std::string> of,
   return measurement;
 }
 
-/// What `hw` itself would measure, with noise of `sigma`.
+/// Samples from the times of `hw`, with noise of `sigma`.
 void measure(Measurement& measurement, const Hardware& hw, double sigma, std::mt19937_64& random) {
   std::normal_distribution<double> noise(0.0, sigma);
   const Hardware used = measured_alone(hw, under_load(measurement));
@@ -55,7 +55,7 @@ void measure(Measurement& measurement, const Hardware& hw, double sigma, std::mt
   for (int i = 0; i < 5; ++i) measurement.samples_us.push_back(time * std::exp(noise(random)));
 }
 
-/// A device unlike any built-in one, as its own measurements.
+/// Hardware unlike that of any built-in system.
 Hardware imagined() {
   Hardware hw = load_profile("h200").hardware;
   auto& bf16 = hw.gemm.at(0);
@@ -174,7 +174,7 @@ TEST(RecordFit, ASeedDecidesWhatIsLeftOut) {
   EXPECT_NE(validated(1), validated(2));
 }
 
-/// A record whose time is `us`.
+/// A record with a time of `us`.
 Measurement taking(double us, const char* kernel, std::map<std::string, std::string> of,
                    std::map<std::string, std::int64_t> shape) {
   Measurement record = setting(kernel, std::move(of), std::move(shape));
@@ -195,7 +195,7 @@ TEST(RecordFit, FindsLaunchesAndHostCopies) {
     const auto size = static_cast<double>(bytes);
     records.push_back(taking(3 + size / 41e3, "copy", {{"direction", "d2h"}}, {{"bytes", bytes}}));
     records.push_back(taking(3 + size / 50e3, "copy", {{"direction", "h2d"}}, {{"bytes", bytes}}));
-    // Both ways: the slower at 0.9 of its rate.
+    // Both directions: the slower one at 0.9 of its rate.
     records.push_back(taking(3 + size / (0.9 * 41e3), "copy", {{"direction", "both"}}, {{"bytes", bytes}}));
   }
   const Profile start = load_profile("h200");
@@ -211,11 +211,12 @@ TEST(RecordFit, FindsLaunchesAndHostCopies) {
   const Profile written = parse_profile(
       calibrate({.file = "r", .sessions = {h200_session()}, .measurements = records}, "mine", "h200", 1).profile, "p");
   EXPECT_EQ(written.hardware.host.graph_node, microseconds(0.8));
-  EXPECT_EQ(written.hardware.host.sync, sync);  // explains the records, is not what a step waits for
+  EXPECT_EQ(written.hardware.host.sync, sync);  // explains the records, but a step does not wait for it
 }
 
-// Is the price of running side by side found again? A collective of M beside kernels of C takes w C + M / b; it runs
-// for M / b of that, when the kernels keep the rate a: their time is C / (1 - (1 - a) (M / b) / (w C + M / b)).
+// Is the cost of running side by side recovered? A collective that takes M alone, beside kernels that take C alone,
+// takes w C + M / b. It runs for M / b of that. Kernels beside it keep the rate a, so they take C / (1 - (1 - a) (M /
+// b) / (w C + M / b)).
 TEST(RecordFit, FindsWhatKernelsSideBySideCost) {
   struct Truth {
     const char* compute;
@@ -418,14 +419,14 @@ TEST(RecordFile, ResumesWhereItWasInterrupted) {
   again.hosts = {"n1"};
   again.nvlink_domain = 8;
   again.nics = {{"mlx5_0", "400 Gb/sec (4X NDR), InfiniBand"}};
-  EXPECT_TRUE(RecordFile(path, again).has(first));  // before, no NICs were named
+  EXPECT_TRUE(RecordFile(path, again).has(first));  // earlier records did not name NICs
   Measurement third = first;
   third.of["direction"] = "h2d";
   RecordFile(path, again).append(third);
   EXPECT_EQ(read_records(path).sessions.back(), again);
   again.nics = {{"mlx5_0", "200 Gb/sec (4X HDR), InfiniBand"}};
   EXPECT_FALSE(RecordFile(path, again).has(third));
-  again.libraries["cublasLt"] = "14";  // what another library did is measured again
+  again.libraries["cublasLt"] = "14";  // settings measured with another library are measured again
   EXPECT_FALSE(RecordFile(path, again).has(first));
   again.device = "NVIDIA B200";
   EXPECT_THROW(RecordFile(path, again), std::runtime_error);
@@ -525,7 +526,7 @@ TEST(Import, NcclTestsJson) {
   EXPECT_EQ(records.measurements.front().of.at("collective"), "reduce_scatter");
   EXPECT_THAT(records.measurements.front().samples_us, ElementsAre(52.1));
 }
-// golden/pytorch_trace.json was written by PyTorch 2.1.0 on a CPU: twice mm 256 x 128 x 512, bmm of 4, a linear layer.
+// PyTorch 2.1.0 wrote golden/pytorch_trace.json on a CPU: twice mm 256 x 128 x 512, bmm of 4, a linear layer.
 TEST(Import, PyTorchTrace) {
   const Records records = import_records(FW_GOLDEN_DIR "/pytorch_trace.json", {});
   ASSERT_EQ(records.measurements.size(), 2U);

@@ -188,7 +188,7 @@ TEST_F(Cli, APlanIsExportedImportedAndAskedAnew) {
             answer["from"]["runs"][1]["prediction"]["step_time_s"]);
   EXPECT_EQ(answer["from"]["runs"][1]["prediction"]["step_time_s"], answer["plans"][0]["prediction"]["step_time_s"]);
 
-  // With --set of a field it is the same question but for that field, of the model it is a mistake.
+  // With --set of a field the question differs in that field only. --set of the model is a mistake.
   const std::string changed = "plan --effort 0.2 --top 1 --format json --from " + path("today.json") + " --set ";
   const Outcome other = foldwise(changed + "precision=fp8-current --pin ep=4");
   ASSERT_EQ(other.code, 0) << other.err;
@@ -198,7 +198,7 @@ TEST_F(Cli, APlanIsExportedImportedAndAskedAnew) {
   EXPECT_EQ(foldwise(changed + "model_overrides.num_hidden_layers=2").code, 2);
 }
 
-// Four sequences a micro-batch are too much for an H200; the changed run files that come with the answer are not.
+// Four sequences per micro-batch do not fit into an H200. The changed run files in the answer do.
 TEST_F(Cli, PredictSaysWhatWouldMakeARunFit) {
   json run = small_run();
   run["micro_batch"] = 4;
@@ -331,8 +331,8 @@ TEST_F(Cli, AMeasuredStepIsOfThisRun) {
 }
 
 TEST_F(Cli, RoundedTokensAreRefinedByTflopsThatAgree) {
-  // Where tokens are rounded, TFLOPS that say the same but for a per mille count instead of them, TFLOPS that say
-  // twice as fast were counted by another convention and do not.
+  // TFLOPS replace rounded tokens if both agree to about a per mille. TFLOPS that give twice the speed were counted by
+  // another convention and do not.
   const auto steps = [&](const json& measurements) {
     json runs = json::array();
     for (const json& measured : measurements) {
@@ -516,7 +516,7 @@ TEST_F(Cli, ObjectivesKeepToTheStepTime) {
                                                          "alternatives", "other_states", "shortage", "explain",
                                                          "why_not", "decision", "schema", "tried"));
   EXPECT_EQ(least["problem"]["objective"], "memory");
-  EXPECT_LE(least["problem"]["max_step_time_s"], 1.2 * time);  // Of the fastest, which the first may be plainer than.
+  EXPECT_LE(least["problem"]["max_step_time_s"], 1.2 * time);  // Fastest: the first may be plainer.
   EXPECT_GE(least["problem"]["max_step_time_s"], 1.2 * time / 1.01);
   EXPECT_LE(least["plans"][0]["prediction"]["step_time_s"], 1.2 * time);
   EXPECT_LE(least["plans"][0]["prediction"]["peak_device_memory_gib"],
@@ -567,7 +567,7 @@ TEST_F(Cli, NamesMayBeShortOrAsOthersWriteThem) {
                               R"(found "h2000"; the nearest is "h200")", R"("offload" can mean several: offload.)"})
     EXPECT_THAT(several.err, testing::HasSubstr(message));
   EXPECT_EQ(several.err.find("neither"), std::string::npos) << "said once";
-  // A run file is kept, and fields' names are whole there: what a short one means is said.
+  // A run file is kept, so names of fields must be complete in it. The message says what the short one means.
   json run = small_run();
   run["system"] = "h100";
   run["tensor_parallel"] = 1;
@@ -593,7 +593,7 @@ TEST_F(Cli, PathsOfARunFileStartBesideIt) {
   run["model"] = "mistralai/Mixtral-8x7B";
   EXPECT_EQ(json::parse(foldwise("predict --format json " + write("other.json", run)).out)["run"]["model"],
             "mixtral-8x7b");
-  run["model"] = "mixtral-8x";  // Short names are for the command line: a file is read again and again.
+  run["model"] = "mixtral-8x";  // Short names are for the command line only: a run file is read again later.
   EXPECT_EQ(foldwise("predict " + write("short.json", run)).code, 2);
 }
 
@@ -749,7 +749,7 @@ TEST_F(Cli, APageHoldsTheAnswer) {
   EXPECT_EQ(data["command"], "foldwise predict " + run + " --html " + page);
   EXPECT_EQ(data["systems"][0]["facts"], json::parse(foldwise("systems h200 --format json").out)["facts"]);
   EXPECT_EQ(text.find("<script>alert("), std::string::npos);
-  // Its own elements alone are run: each has its hash, and nothing of the answer has one.
+  // Only the page's own elements run: each has its hash, and no part of the answer has one.
   const std::size_t policy = text.find("Content-Security-Policy\" content=\"default-src 'none'; script-src 'sha256-");
   ASSERT_NE(policy, std::string::npos);
   const std::string said = text.substr(policy, text.find("\">", policy) - policy);
@@ -771,7 +771,7 @@ TEST_F(Cli, APageThatCannotBeWrittenIsAMistakeOfTheUser) {
   expect_mistake("sweep " + run + " --set ep=8");
 }
 
-// Study schedules are predicted as written, and planned only when asked for.
+// Study schedules are predicted as stated, and planned only if asked for.
 TEST_F(Cli, AScheduleForStudyWinsNoPlanUnlessAskedFor) {
   json run = small_run();
   run["schedule"] = "dualpipe";
@@ -822,7 +822,7 @@ TEST_F(Cli, ModelsAndSystemsShowFactsWithSources) {
   EXPECT_NE(foldwise("systems h200").out.find("Sources"), std::string::npos);
 }
 
-// From a machine's CPU to a profile that predicts: the way that a newcomer goes, on a few settings.
+// From a machine's CPU to a profile that predicts, with a few settings.
 TEST_F(Cli, CalibrateMakesAProfileThatPredictAndValidateAccept) {
   const std::string out = (folder_ / "mine").string();
   const std::string calibrate = "calibrate --device cpu --quick --only memory --out " + out + " --format json";
@@ -836,7 +836,7 @@ TEST_F(Cli, CalibrateMakesAProfileThatPredictAndValidateAccept) {
     EXPECT_THAT(keys(curve), testing::UnorderedElementsAre("curve", "left_out", "parameters", "range", "training"));
   EXPECT_NE(contents(result["plot"].get<std::string>()).find("<circle"), std::string::npos);
 
-  // Nothing is measured twice: the records stay as they are.
+  // Nothing is measured twice: the records do not change.
   const std::string records = result["records"];
   const std::string before = contents(records);
   EXPECT_EQ(foldwise(calibrate).code, 0);
@@ -854,7 +854,7 @@ TEST_F(Cli, CalibrateMakesAProfileThatPredictAndValidateAccept) {
   EXPECT_EQ(errors["summary"]["memory rope"]["count"], 3);
   EXPECT_THAT(keys(errors["kernels"][0]), testing::UnorderedElementsAre("error_pct", "kernel", "measured_us", "of",
                                                                         "outside_of_fit", "predicted_us", "shape"));
-  // A CPU is no built-in system.
+  // A CPU is not a built-in system.
   EXPECT_EQ(foldwise("validate " + records).code, 2);
 }
 TEST_F(Cli, CalibrateNeedsOneSourceOfRecords) {

@@ -24,7 +24,7 @@ namespace {
 
 using Milliseconds = std::map<std::string, double>;  // By kind of NCCL kernel.
 
-/// NCCL runs all-to-alls and transfers between stages with the same kernel.
+/// NCCL uses the same kernel for all-to-alls and for transfers between stages.
 constexpr std::array<std::pair<const char*, const char*>, 4> kKernels{
     {{"ncclDevKernel_SendRecv", "send_recv"},
      {"ncclDevKernel_AllGather", "all_gather"},
@@ -53,7 +53,7 @@ Milliseconds predicted_kernels(const Run& run) {
   return sums;
 }
 
-/// Layout::dp is what `num_gpus` leaves.
+/// Computes Layout::dp from `num_gpus`.
 planner::Run run_of(const char* model, const std::string& system, int num_gpus, const costmodel::Layout& layout) {
   const std::int64_t dp = num_gpus / (layout.tp * layout.pp);
   const nlohmann::json json{{"model", model},      {"system", system},         {"num_gpus", num_gpus},
@@ -68,16 +68,16 @@ planner::Run run_of(const char* model, const std::string& system, int num_gpus, 
   return run;
 }
 
-/// Tier of the first message of a kind.
+/// Tier of the first entry of a kind.
 std::string slowest(const planner::Run& run, const char* kind) {
   for (const auto& entry : report_of(run).entries)
     if (entry.kind == kind) return entry.tier;
   return "none";
 }
 
-/// Milliseconds by which a kind must matter to be compared.
+/// Milliseconds. Kinds that take less are not compared.
 constexpr double kSmallest = 2.0;
-/// A step this much longer than its GPU is busy waits for its host, and NCCL's kernels for the slowest rank.
+/// A step that exceeds the GPU's busy time by this factor waits for its host, and NCCL's kernels for the slowest rank.
 constexpr double kWaiting = 1.12;
 
 // Do NCCL's kernels take as long in a step as predicted, where nobody waits?
@@ -88,13 +88,13 @@ TEST(MeasuredSteps, CollectivesOfRankZeroAreWithinTwentyPercentOnAverage) {
       const auto& profile = run.json.at("measured").at("kernel_profile_rank0");
       const double busy = profile.at("busy_ms"), step = 1e3 * *run.measured.step_time_s, wall = profile.at("wall_ms");
       const double copies =
-          profile.value("exposed_host_copy_ms", 0.0);  // The GPU is busy, but waits for the host's link.
+          profile.value("exposed_host_copy_ms", 0.0);  // The GPU is busy, but waits for the host link.
       const bool host_waits = step > kWaiting * (busy - copies) || wall > kWaiting * busy;
       const Milliseconds predicted = predicted_kernels(run);
       for (const auto& [kind, ms] : measured_kernels(run)) {
         const auto found = predicted.find(kind);
         if (ms < kSmallest || found == predicted.end()) continue;
-        // A pipeline rank waits for the others' stages, and EP overlap slows the exchange itself.
+        // A pipeline rank also waits for other stages, and EP overlap slows the exchange.
         const bool counts = !host_waits && run.options.pipeline.pp == 1 && !run.options.pipeline.overlaps.ep_a2a;
         const double error = found->second / ms - 1.0;
         if (counts) errors.push_back(std::abs(error));

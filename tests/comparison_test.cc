@@ -29,7 +29,7 @@ namespace {
 
 using nlohmann::json;
 
-/// Measured runs that rules accept: every model, system and option that somebody has published.
+/// Measured runs that the rules accept: they cover every published model, system and option.
 const std::vector<Run>& published() {
   static const std::vector<Run> all = [] {
     std::vector<Run> runs;
@@ -47,8 +47,7 @@ const std::vector<Run>& published() {
 
 ComparedRun compared(const Run& run) { return {run, foldwise::predict(run)}; }
 
-/// The last `columns` numbers of each row of the table that starts behind the line `title`, in microseconds, and the
-/// words before them.
+/// Rows of the table below the line `title`: the words at the start, and the last `columns` numbers in microseconds.
 std::vector<std::pair<std::string, std::vector<std::int64_t>>> table(const std::string& text, const std::string& title,
                                                                      std::size_t columns) {
   std::vector<std::pair<std::string, std::vector<std::int64_t>>> rows;
@@ -72,7 +71,7 @@ std::vector<std::pair<std::string, std::vector<std::int64_t>>> table(const std::
   return rows;
 }
 
-/// Whether the rows above "step" add up to it, and the last columns are what the others differ by from the first.
+/// The rows above "step" must add up to it. The last columns must be differences from the first run.
 void expect_adds_up(const std::vector<std::pair<std::string, std::vector<std::int64_t>>>& rows,
                     const std::vector<std::int64_t>& steps) {
   ASSERT_FALSE(rows.empty());
@@ -208,7 +207,7 @@ TEST(Comparison, ALoneDifferenceIsARunOfItsOwn) {
       ASSERT_TRUE(lone.refused.empty());
       const auto alone = from_with({{lone.field, to[lone.field]}});
       EXPECT_DOUBLE_EQ(lone.step_time.to<double>(), foldwise::predict(alone).step_time.to<double>());
-    } else if (lone.field == "recompute.granularity") {  // With the modules that count only with it.
+    } else if (lone.field == "recompute.granularity") {  // With its modules, without effect alone.
       const auto alone = from_with({{"recompute", to["recompute"]}});
       EXPECT_DOUBLE_EQ(lone.step_time.to<double>(), foldwise::predict(alone).step_time.to<double>());
     } else if (lone.field == "overlaps.dp_param") {

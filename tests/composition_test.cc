@@ -40,7 +40,7 @@ const ModelSpec& deepseek() {
   return model;
 }
 
-// The layout published for DeepSeek-V3 on 256 GB200.
+// The published layout of DeepSeek-V3 on 256 GB200.
 TrainingOptions published() {
   TrainingOptions o;
   o.set_layout({.tp = 1, .cp = 1, .dp = 64, .pp = 4, .vpp = 4, .ep = 64, .etp = 1});
@@ -84,7 +84,7 @@ TEST(Prediction, BreakdownAddsUpToTheStepAndDetailToTheBreakdown) {
   }
 }
 
-// Runs of every schedule, with and without what can be overlapped, recomputed and offloaded.
+// Runs of every schedule, with and without overlap, recomputation and offloading.
 TrainingOptions any_pipeline_run() {
   TrainingOptions o = published();
   o.pipeline.layout.clear();
@@ -161,8 +161,7 @@ RC_GTEST_PROP(Prediction, PartsOfEveryRankAddUpToTheStep, ()) {
 
 Step step_of(const TrainingOptions& o) { return compose_step(deepseek(), o, gb200()); }
 
-// Every op of a chunk of a rank, one layer after another: what the walks over pieces must agree with. By hand, with no
-// use of them.
+// Every op of a chunk of a rank, layer by layer: a reference, written independently, for the walks over pieces.
 struct ChunkOps {
   std::int64_t position = 0;  // In the order of execution.
   StageContent content;
@@ -273,7 +272,7 @@ RC_GTEST_PROP(CommunicationReport, HasTheBytesOfTheOps, ()) {
   };
   const auto m =
       static_cast<double>(o.pipeline.schedule == Schedule::kDualPipe ? o.num_microbatches() / 2 : o.num_microbatches());
-  // Over the network: between stages that follow each other on two ranks, of one copy of the model.
+  // Network transfers: between consecutive stages on different ranks, within one copy of the model.
   const auto rank_at = [&](std::int64_t position) {
     for (std::int64_t r = 0; r < shape.pp; ++r)
       for (std::int64_t chunk = 0; chunk < shape.vpp; ++chunk)
@@ -312,7 +311,7 @@ RC_GTEST_PROP(CommunicationReport, HasTheBytesOfTheOps, ()) {
   }
 }
 
-// Layer offloading wraps the layers of Megatron's TransformerBlock: embedding, MTP and head are not among them.
+// Layer offloading wraps the layers of Megatron's TransformerBlock, not embedding, MTP and head.
 TEST(Stages, OffloadNothingButTheirLayers) {
   TrainingOptions o = published();
   o.set_recompute({});
@@ -345,7 +344,7 @@ TEST(Stages, RecomputeMtpUniformlyButNotByBlock) {
 // Is nothing hidden where nothing overlaps? Transfers between stages run beside compute but in plain 1F1B.
 RC_GTEST_PROP(CommunicationReport, HidesNothingWithoutOverlap, ()) {
   TrainingOptions o = any_pipeline_run();
-  o.layer.cp = 1;  // A ring's steps run beside its attention.
+  o.layer.cp = 1;  // The steps of a ring run beside attention.
   o.step.dp = 256 / (o.layer.tp * o.pipeline.pp);
   o.pipeline.global_batch = o.step.dp * 16;
   o.layer.overlaps = {};
@@ -353,7 +352,7 @@ RC_GTEST_PROP(CommunicationReport, HidesNothingWithoutOverlap, ()) {
   o.step.overlaps = {.dp_grad = false, .dp_param = false};
   if (is_fsdp(o.step.sharding)) o.step.sharding = Sharding::kDdpDistributedOptimizer;
   o.pipeline.layout = to_layout_string(balanced(o));
-  RC_PRE(o.pipeline.schedule != Schedule::kDualPipe && o.pipeline.schedule != Schedule::kDualPipeV);  // Run in pairs.
+  RC_PRE(o.pipeline.schedule != Schedule::kDualPipe && o.pipeline.schedule != Schedule::kDualPipeV);  // They run pairs.
   const Step step = step_of(o);
   for (const CommunicationEntry& entry : communication_report(step, predict(step)).entries) {
     if (entry.kind == "send_recv" && !blocks_on_transfers(o)) continue;
@@ -419,7 +418,7 @@ RC_GTEST_PROP(StepTimeline, ShowsWhatThePredictionSays, ()) {
   const Prediction p = predict(step);
   const StepTimeline timeline = step_timeline(step, p);
   const auto seconds = [](std::int64_t ps) { return static_cast<double>(ps) * 1e-12; };
-  // A picosecond is lost to rounding per slice at most.
+  // Rounding loses at most a picosecond per slice.
   const double rounding = 1e-12 * static_cast<double>(timeline.slices.size()) + 1e-9 * p.step_time.to<double>();
   RC_ASSERT(std::abs(seconds(timeline.end_ps) - p.step_time.to<double>()) <= rounding);
   std::vector<std::array<double, kActivities>> spent(p.stages.size());
@@ -435,7 +434,7 @@ RC_GTEST_PROP(StepTimeline, ShowsWhatThePredictionSays, ()) {
         RC_ASSERT(std::abs(spent[rank][i] - p.stages[rank].parts[i].to<double>()) <= rounding);
     Bytes highest{};
     for (const StepTimeline::Level& level : timeline.memory[rank]) highest = std::max(highest, level.allocated);
-    // What a pair holds besides counts at the peak even where no pair reaches it.
+    // The additional memory of a pair counts at the peak even if no pair reaches it.
     const auto excess = (highest - p.memory[rank].allocated()).to<double>();
     RC_ASSERT(excess <= 1.0);
     if (!o.pipeline.overlaps.ep_a2a) RC_ASSERT(excess >= -1.0);
@@ -452,7 +451,7 @@ TEST(Prediction, OfDeepSeeksPublishedStepIsNear) {
   EXPECT_NEAR(p.stages[7].bubble.to<double>(), 2.06, 0.5 * 2.06);
 }
 
-// Two copies of the model: DualPipe holds every parameter twice, its cut in a V once.
+// DualPipe has two copies of the model, so every parameter twice. Its V-shaped variant has it once.
 TEST(Stages, OfDualPipeHoldTwoCopiesOfTheModel) {
   TrainingOptions o = published();
   o.pipeline.layout.clear();
@@ -483,7 +482,7 @@ TEST(Prediction, RatesFollowFromTheStepTime) {
 TEST(Stages, CostTheSumOfTheirLayers) {
   const TrainingOptions o = published();
   Hardware unlimited = gb200();
-  unlimited.power = {};  // What the power limit takes depends on the whole stage.
+  unlimited.power = {};  // The power limit depends on the whole stage.
   const StepContext context{deepseek(), o, unlimited};
   const ModelKinds kinds = model_kinds(deepseek());
   ASSERT_EQ(kinds.kinds.size(), 2u);  // Three dense layers, 58 with experts.
@@ -514,7 +513,7 @@ TEST(Stages, ThePowerLimitStretchesTheProductsOfEachDirectionByTheirDuty) {
       const StepContext context{deepseek(), o, system}, free{deepseek(), o, unlimited};
       const StageCost limited = stage_cost(context, kinds, model_costs(context, kinds), content),
                       full = stage_cost(free, kinds, model_costs(free, kinds), content);
-      EXPECT_EQ(limited.saving > Seconds{}, overlap && slower_host <= 1.0);  // A slow host decides alone.
+      EXPECT_EQ(limited.saving > Seconds{}, overlap && slower_host <= 1.0);  // On a slow host nothing can be saved.
       const HostIdle stays =
           overlap ? HostIdle{} : host_idle(limited.cost.forward.sustained, limited.cost.backward.sustained);
       const auto solves = [&](const DirectionCost& slow, const DirectionCost& fast, Seconds host, Seconds idle) {
@@ -582,7 +581,7 @@ TEST(Stages, TakeNoLessTimeForMoreWork) {
   std::array<double, 3> products{comm, comm, comm};
   constexpr std::array<double, 3> kLost{0.0, 0.25, 0.49};
   for (int step = 0; step < 236; ++step) {
-    const Seconds added{1e-5 * std::pow(1.05, step)};  // To a second.
+    const Seconds added{1e-5 * std::pow(1.05, step)};  // Up to a second.
     const auto grows = [](double& before, double now) {
       EXPECT_GE(now, before * (1.0 - 1e-12));
       before = now;
@@ -667,7 +666,7 @@ TEST(Stages, HoldTheirGradientBuffersPadding) {
   }
 }
 
-// How many bytes an element of padding costs: gradients always, parameters where they lie in the buffer.
+// Bytes per element of padding: gradients always, parameters if they are in the buffer.
 TEST(StaticMemory, CountsThePaddingOfTheBuffers) {
   TrainingOptions o = published();
   const auto bytes = [&](Precision precision, bool low_precision_primaries) {
@@ -727,9 +726,9 @@ TEST(HostLink, CopiesWhileTheDeviceWaitsForItsHost) {
   EXPECT_DOUBLE_EQ((cost.backward.device() + left.backward).to<double>(), 20e-3);
 }
 
-// Two of four layers are offloaded whole, and a copy takes three times a layer's forward, 1.5 times its backward. By
-// hand: forward waits 2 and 2 (layer 2 for the copy that began at 1, layer 3 for the one after it), backward 0.5 and
-// 0.5 times a layer's.
+// Two of four layers are offloaded completely. A copy takes three times a layer's forward, 1.5 times its backward. By
+// hand: forward waits 2 and 2 (layer 2 for the copy that began at 1, layer 3 for the next one), backward 0.5 and 0.5
+// times a layer's.
 TEST(LayerOffload, WaitsInTransformerEnginesOrder) {
   const ModelSpec model = planner::load_model("llama3-8b");
   ModelSpec four = model;
@@ -756,8 +755,8 @@ TEST(LayerOffload, WaitsInTransformerEnginesOrder) {
   EXPECT_NEAR((direction(false).copy_wait / backward).to<double>(), 1.0, 1e-6);
 }
 
-// What each strategy of Megatron-FSDP shards, per megatron/core/distributed/fsdp: 2, 4 and 12 bytes a parameter over 64
-// data-parallel ranks (experts: EDP 1); HSDP over 16 of them, with the optimizer over all on request.
+// Bytes that each strategy of Megatron-FSDP shards (megatron/core/distributed/fsdp): 2, 4 and 12 per parameter over 64
+// data-parallel ranks (experts: EDP 1); HSDP over 16 of them, with the optimizer optionally over all.
 TEST(StaticMemory, FsdpShardsWhatItsStrategySays) {
   TrainingOptions o = published();
   o.layer.precision = Precision::kBf16;
@@ -777,8 +776,8 @@ TEST(StaticMemory, FsdpShardsWhatItsStrategySays) {
   EXPECT_EQ(bytes(Sharding::kFsdp, 16, true), (List{8e6, 16e6, 12e6}));
 }
 
-// What Megatron-FSDP's reductions make a GPU do besides, every micro-batch: bf16 gradients are scaled, fp32 ones by the
-// collective; what is reduced is added to the shard, but of experts that one rank alone has. By hand, 64 ranks, EDP 1.
+// Kernels of Megatron-FSDP's reductions in every micro-batch: bf16 gradients are scaled (the collective scales fp32
+// ones), and reduced gradients are added to the shard, except of experts on a single rank. By hand, 64 ranks, EDP 1.
 TEST(Fsdp, ScalesAndAddsGradients) {
   TrainingOptions o = published();
   o.step.sharding = Sharding::kFsdp;
@@ -794,7 +793,7 @@ TEST(Fsdp, ScalesAndAddsGradients) {
   EXPECT_EQ(moved(), (std::vector<double>{4.0 * 65e6, 6.0 * 1e6}));
 }
 
-// Transformer Engine's FP8 copies of bf16 weights stay whole on every rank: two layouts of a byte on Hopper.
+// Transformer Engine's FP8 copies of bf16 weights are not sharded: two layouts of a byte on Hopper.
 TEST(StaticMemory, FsdpShardsNoLowPrecisionCopies) {
   TrainingOptions o = published();
   o.layer.precision = Precision::kFp8Current;
@@ -817,9 +816,9 @@ TEST(StaticMemory, Mxfp8ParametersAreGatheredInTheGradientBuffer) {
   EXPECT_DOUBLE_EQ(static_bytes({deepseek(), o, gb200()}, count).parameters.to<double>(), 4.0625e6);
 }
 
-// What the optimizer step widens to fp32: bf16 gradients that TE's Adam does not read itself, and masters and states
-// below fp32. By hand for 64e6 dense parameters on 64 ranks, 1e6 each: 4e6 bytes a widened tensor; the largest
-// has 6.4e6 elements, 0.1e6 of them here, written back through a bf16 copy.
+// The optimizer step widens to fp32 bf16 gradients that TE's Adam cannot read, and masters and states below fp32. By
+// hand for 64e6 dense parameters on 64 ranks, 1e6 each: 4e6 bytes per widened tensor. The largest has 6.4e6 elements,
+// 0.1e6 of them here, written back through a bf16 copy.
 TEST(StaticMemory, TheOptimizerStepWidensWhatIsBelowFp32) {
   TrainingOptions o = published();
   o.layer.grad_reduce_in_fp32 = false;
@@ -831,11 +830,11 @@ TEST(StaticMemory, TheOptimizerStepWidensWhatIsBelowFp32) {
   EXPECT_EQ(bytes(Precision::kBf16).step_extra, Bytes{4e6});
   o.step.optimizer.precision_aware = true;
   EXPECT_EQ(bytes(Precision::kBf16).step_extra, Bytes{});
-  EXPECT_EQ(bytes(Precision::kMxfp8).step_extra, Bytes{4e6});  // Megatron owns fp32 masters beside FP8 weights.
+  EXPECT_EQ(bytes(Precision::kMxfp8).step_extra, Bytes{4e6});  // Megatron has its own fp32 masters beside FP8 weights.
   o.step.optimizer.exp_avg = DataType::kBf16;
   EXPECT_EQ(bytes(Precision::kBf16).step_extra, Bytes{4e6 + 0.2e6});
   o.step.optimizer.exp_avg_sq = DataType::kBf16;
-  o.step.optimizer.main_params = DataType::kFp16;  // TE's, whatever the precision; made in the first step.
+  o.step.optimizer.main_params = DataType::kFp16;  // TE's masters in any precision; created in the first step.
   EXPECT_EQ(bytes(Precision::kMxfp8).step_extra, Bytes{12e6 + 0.2e6});
   EXPECT_EQ(bytes(Precision::kMxfp8).setup_optimizer, Bytes{});
   EXPECT_EQ(bytes(Precision::kMxfp8).optimizer, Bytes{6e6});
@@ -900,7 +899,7 @@ RC_GTEST_PROP(Prediction, OffloadingOptimizerStatesCostsItsCopiesAtMost, ()) {
     const auto near = [](Bytes a, Bytes b) { return std::abs((a - b).to<double>()) <= 1.0; };
     RC_ASSERT(near(with.allocated_in_optimizer, without.allocated_in_optimizer));
     RC_ASSERT(near(with.allocated_beside_chunks + with.returning, without.allocated_beside_chunks));
-    Bytes copied{};  // Less than `returning` by what the allocator rounds up.
+    Bytes copied{};  // Smaller than `returning` by the allocator's rounding.
     const ParameterCount trained = step.composition.parameters[rank].trained(o.layer);
     for (const Op& op : step_ops(step.context, trained).backward) copied += std::get<HostCopyWork>(op.work).bytes;
     RC_ASSERT(near(with.host, without.host + copied));
@@ -911,7 +910,7 @@ RC_GTEST_PROP(Prediction, OffloadingOptimizerStatesCostsItsCopiesAtMost, ()) {
   }
 }
 
-// Master and momentum everywhere, Adam's second state only beside the embedding and the head.
+// Master and momentum for all parameters; Adam's second moment only for the embedding and the head.
 TEST(StaticMemory, MuonKeepsOneStateButForTheEmbeddings) {
   TrainingOptions o = published();
   o.layer.precision = Precision::kBf16;
@@ -963,7 +962,7 @@ RC_GTEST_PROP(BalancedStages, AreTheBestContiguousSplit, ()) {
   const auto layer = [&](std::size_t i) {
     return costs.covered[static_cast<std::size_t>(kinds.kind[i])].forward.compute;
   };
-  // best[i]: slowest of the stages so far when they hold the first i layers.
+  // best[i]: slowest stage so far, if the stages have the first i layers.
   std::vector<double> best(layers + 1, 1e9);
   best[0] = 0.0;
   for (std::size_t stage = 0; stage < stages; ++stage) {
@@ -1016,7 +1015,7 @@ RC_GTEST_PROP(Prediction, MoreMicroBatchesTakeLonger, ()) {
   RC_ASSERT(static_cast<bool>(predict(deepseek(), o, gb200()).step_time > shorter));
 }
 
-// One stage as a single op list: embedding, layers, head, each piece edited as it is when it is costed alone.
+// A stage as a single op list: embedding, layers, head. Each piece is edited as when costed alone.
 OpList stage_list(const StepContext& context, const StageContent& content) {
   const BitSet<RecomputeModule> recompute = recomputed_modules(context.options.layer);
   const BuildContext block = context.layer();
@@ -1041,7 +1040,7 @@ OpList stage_list(const StepContext& context, const StageContent& content) {
   return stage;
 }
 
-// The few numbers that a candidate composes must give what the walk over all tensors of the stage gives.
+// Composing a candidate from a few numbers must give the same as a walk over all tensors of the stage.
 RC_GTEST_PROP(Memory, ComposedLayersEqualTheWalkOverTheWholeStage, ()) {
   const auto name = *rc::gen::elementOf(
       std::vector<std::string>{"deepseek-v2", "qwen3-235b-a22b", "llama3-70b", "nemotron-3-nano-30b-a3b"});
@@ -1123,7 +1122,7 @@ RC_GTEST_PROP(Memory, MoreTensorExpertOrPipelineParallelismNeverNeedsMoreStaticM
   RC_ASSERT(static_cast<bool>(fullest(more_pp) <= before));
 }
 
-// The search's cheap test of memory must give rank_memory's answer.
+// The search's fast memory check must agree with rank_memory.
 RC_GTEST_PROP(Memory, FitsAgreesWithTheFullTable, ()) {
   Hardware small = gb200();
   small.hbm_capacity = from_gib(*rc::gen::inRange(60, 200));

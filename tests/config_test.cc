@@ -49,7 +49,7 @@ void read_everything(const Document& document, Diagnostics& diagnostics) {
   in.finish();
 }
 
-/// Every message about one of our invalid inputs, without the folder.
+/// Every message about one of our invalid inputs, without its folder.
 std::string complaint_about(const std::string& file) {
   try {
     Diagnostics diagnostics;
@@ -136,7 +136,7 @@ TEST(Document, KnowsTheLineOfEachValue) {
   const Document document =
       Document::parse("{\n\"a\": 1\n,\n\"b\": [\n10,\n{\"c\":\n\"x\"}\n]\n,\"d/e~\": 3\n}", "text");
   EXPECT_EQ(document.line(""), 1);
-  EXPECT_EQ(document.line("/a"), 2);  // A number is read one character too far: the newline is not its own.
+  EXPECT_EQ(document.line("/a"), 2);  // The parser reads one character beyond a number: not its newline.
   EXPECT_EQ(document.line("/b"), 4);
   EXPECT_EQ(document.line("/b/0"), 5);
   EXPECT_EQ(document.line("/b/1"), 6);
@@ -255,7 +255,7 @@ TEST(ObjectReader, ShortensLongValuesInMessages) {
   Diagnostics diagnostics;
   ObjectReader in(document, diagnostics);
   (void)in.integer("tp", 0, 9);
-  // The two bytes of the accented letter are not torn apart: 58 letters and the opening quote are left.
+  // The two bytes of the accented letter stay together: 58 letters and the opening quote remain.
   EXPECT_EQ(messages(diagnostics), "x:1: /tp: expected a whole number, found \"" + std::string(58, 'a') + "...\n");
 }
 
@@ -263,9 +263,9 @@ TEST(ObjectReader, ShortensLongValuesInMessages) {
 
 TEST(Nearest, FindsTypingMistakes) {
   const std::vector<std::string> known = {"tp", "hidden_size", "num_hidden_layers", "fp8-current"};
-  EXPECT_EQ(nearest("hiden_size", known), "hidden_size");   // One letter left out.
+  EXPECT_EQ(nearest("hiden_size", known), "hidden_size");   // One letter missing.
   EXPECT_EQ(nearest("hidden_szie", known), "hidden_size");  // Two neighbours swapped.
-  EXPECT_EQ(nearest("Hidden-Size", known), "hidden_size");  // Case and dashes do not count.
+  EXPECT_EQ(nearest("Hidden-Size", known), "hidden_size");  // Case and dashes are ignored.
   EXPECT_EQ(nearest("num_hidden_layer", known), "num_hidden_layers");
   EXPECT_EQ(nearest("tpp", known), "tp");
 }

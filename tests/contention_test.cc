@@ -37,8 +37,8 @@ TEST(SideBySide, OfTwoThatDoNotDisturbEachOtherTakesTheLonger) {
   EXPECT_NEAR(side_by_side(kTwo, kThree, SharedPace{}).elapsed().to<double>(), 3.0, 1e-12);
 }
 
-// Ten parts of 0.2 s of communication, each of which waits for 0.3 s, beside 1 s of compute: two are done when it ends,
-// for they are issued one after another and do not all wait before the first begins. Of a single part all waits first.
+// Ten parts of 0.2 s of communication, each after a wait of 0.3 s, beside 1 s of compute. They are issued one after
+// another, so two are done when compute ends. A single part waits for all of it first.
 TEST(SideBySide, LetsPartsWaitOneAfterAnother) {
   const SideBySide many = side_by_side(Seconds{1.0}, Seconds{2.0}, SharedPace{.wait = Seconds{3.0}, .starts = 10.0});
   EXPECT_NEAR(many.exposed.to<double>(), 1.6, 1e-12);
@@ -67,8 +67,8 @@ costmodel::ExchangeKernel& exchange_of(Hardware& hardware) {
   return hardware.network.exchange.at(static_cast<std::size_t>(Dispatcher::kDeepEp));
 }
 
-/// A GPU of 100 SMs, made up: beside a collective of 20 channels and more products keep 0.7 of their rate and it keeps
-/// 0.9 of its own; memory-bound kernels keep 0.8 and it 0.5.
+/// An invented GPU with 100 SMs. Beside a collective of at least 20 channels, products keep 0.7 of their rate and the
+/// collective 0.9 of its own; memory-bound kernels keep 0.8, and the collective 0.5.
 Hardware made_up() {
   Hardware hardware;
   hardware.sms = 100;
@@ -84,7 +84,7 @@ ComputeSum mix(double products, double memory) {
   return {.time = Seconds{products + memory}, .products = Seconds{products}, .squares = 0.0};
 }
 
-/// A second of sending that many bytes.
+/// A transfer that sends this many bytes in one second.
 CommunicationSum transfer(double gigabytes, GroupShape shape) {
   Op op;
   op.work = CollectiveWork{CollectiveKind::kSendRecv, Group::kPp, Bytes{gigabytes * 1e9}, shape};
@@ -103,8 +103,8 @@ TEST(SharedPace, HasTheMeasuredRatesAtFullRate) {
   EXPECT_NEAR(pace.communication, (0.9 * products + 0.5 * memory) / (products + memory), 1e-12);
 }
 
-// A NIC of 10 GB/s needs two channels of 5, a tenth of the 20 from which on products lose 0.3 and memory-bound kernels
-// 0.2: they lose 0.03 and 0.02. Few channels are slowed as many are.
+// A NIC of 10 GB/s needs two channels of 5, a tenth of the 20 at which products lose 0.3 and memory-bound kernels 0.2:
+// they lose 0.03 and 0.02. The transfer is slowed as with many channels.
 TEST(SharedPace, PricesATransferByWhatItsLinkMoves) {
   const CommunicationSum slow = transfer(10.0, kBetween);
   EXPECT_NEAR(shared_pace(mix(1.0, 0.0), slow, 0.0, made_up()).compute, 0.97, 1e-12);
@@ -112,9 +112,9 @@ TEST(SharedPace, PricesATransferByWhatItsLinkMoves) {
   EXPECT_NEAR(shared_pace(mix(0.0, 1.0), slow, 0.0, made_up()).communication, 0.5, 1e-12);
 }
 
-// A fused dispatch has its own SMs: 10 of the 20 from which on products lose 0.3, or 50 of all 100. 10 could copy 200
-// GB/s: 160 GB in 1 s need 0.8 of that, and half of their rate makes it 1.6 s; 20 GB, for which a link takes 1 s, are
-// not slowed, and cost memory-bound kernels a tenth of the half of 0.2.
+// A fused dispatch has SMs of its own. 10 are half of the 20 at which products lose 0.3; 50 are half of all. 10 SMs
+// could copy 200 GB/s. 160 GB in 1 s need 0.8 of that, and at half of their rate take 1.6 s. 20 GB, which a link moves
+// in 1 s, are not slowed, and cost memory-bound kernels a tenth of the half of 0.2.
 TEST(SharedPace, ChargesFusedExchangesTheirSms) {
   const auto exchange = [](double gigabytes, double sms) {
     Op op;
@@ -136,7 +136,7 @@ TEST(SharedPace, ChargesFusedExchangesTheirSms) {
   EXPECT_NEAR(shared_pace(mix(0.0, 1.0), exchange(20.0, 10.0), 0.0, made_up()).compute, 0.99, 1e-12);
 }
 
-// Ten kernels of 0.1 s: a collective that finds one running waits 0.9 of it, two collectives twice that.
+// Ten kernels of 0.1 s. A collective that arrives during one waits 0.9 of it, two collectives twice that.
 TEST(SharedPace, WaitsForTheKernelThatRuns) {
   const CommunicationSum full = transfer(100.0, kInside);
   ComputeSum compute = mix(1.0, 0.0);
@@ -145,7 +145,7 @@ TEST(SharedPace, WaitsForTheKernelThatRuns) {
   EXPECT_NEAR(shared_pace(compute, full, 2.0, made_up()).wait.to<double>(), 0.18, 1e-12);
 }
 
-/// Medians of a setting of h100-x4-linear-backward.jsonl, in us, by way.
+/// Medians in us of a setting of h100-x4-linear-backward.jsonl, by name of the way.
 using Ways = std::map<std::string, double>;
 std::map<std::string, Ways> linear_backwards(const std::string& connections) {
   std::map<std::string, Ways> settings;

@@ -52,7 +52,7 @@ TEST(Decision, WhatChoicesShareCancels) {
   EXPECT_NEAR(result[1].expected_loss, 0.001, 1e-12);
 }
 
-/// A planning problem as the decision sees it.
+/// A planning problem in the form that the decision needs.
 using Choices = std::vector<Contender>;
 
 struct Decided {
@@ -70,11 +70,11 @@ Decided decided(const Choices& choices, const std::vector<Odds>& odds) {
 }
 
 struct Lost {
-  double decided = 0.0, predicted = 0.0;  ///< In the mean, by the least expected loss and the fastest predicted.
-  std::array<double, 10> said{}, came{}, count{};  ///< Of choices by how likely they are called.
+  double decided = 0.0, predicted = 0.0;           ///< Mean, choosing by least expected loss and by prediction.
+  std::array<double, 10> said{}, came{}, count{};  ///< By predicted probability of being the fastest.
 };
 
-/// Of problems, `truths` of each drawn from `errors`.
+/// Losses over problems, with `truths` draws of each from `errors`.
 Lost lost(const std::vector<Choices>& problems, const ErrorModel& errors, int truths = 4000) {
   std::mt19937_64 bits(3), machines(4);
   std::bernoulli_distribution kind(kVirtualMachines);
@@ -122,7 +122,7 @@ void expect_likelihoods_hold(const Lost& one) {
   }
 }
 
-/// 40 made-up problems of six choices.
+/// 40 invented problems of six choices.
 std::vector<Choices> made_up(const ErrorModel& errors) {
   std::mt19937_64 bits(3);
   std::uniform_real_distribution<double> uniform;
@@ -131,7 +131,7 @@ std::vector<Choices> made_up(const ErrorModel& errors) {
     for (Contender& c : choices) {
       c.step_time = Seconds{1.0 + 0.1 * uniform(bits)};
       for (const Resource resource : kSiteResources) c.causes[std::string(to_string(resource))] = -0.4 * uniform(bits);
-      for (const auto& [name, cause] : errors.causes)  // What a plan may have.
+      for (const auto& [name, cause] : errors.causes)  // Causes that a plan may have.
         if (!name.starts_with("as ") && !name.ends_with(" not stated") && name != kChosen && !c.causes.contains(name) &&
             uniform(bits) < 0.3)
           c.causes[name] = name == "host of experts" ? c.causes.at("host") : 1.0;
@@ -201,7 +201,7 @@ TEST(Decision, LosesLessOnAnswersOfSearches) {
             if (const auto host = there.host.of_virtual_machine(); host && virtual_machine) there.host = *host;
             for (const Resource r : kSiteResources)
               there = with_more(there, r, std::exp(drawn.at(std::string(to_string(r)))));
-            double error = 0.0;  // What layouts have of their own is as likely for either.
+            double error = 0.0;  // The error of the layout alone is equally likely for both.
             for (const auto& [name, exposed] : choices[i].causes)
               if (!is_site(name)) error += exposed * drawn.at(name);
             return predict(costmodel::compose_step(runs[i].model, runs[i].options, there), false)
@@ -213,7 +213,7 @@ TEST(Decision, LosesLessOnAnswersOfSearches) {
       }
       problems.push_back(std::move(choices));
     }
-  const Lost today = lost(problems, errors, 40'000);  // What the two lose differs by a thousandth.
+  const Lost today = lost(problems, errors, 40'000);  // The two losses differ by a thousandth.
   RecordProperty("mean_loss_pct",
                  fmt::format("{:.3f} decided, {:.3f} predicted; {} apart, {:.2f} faster predicted anew",
                              100.0 * today.decided, 100.0 * today.predicted, apart, 100.0 * gain / apart));
@@ -251,7 +251,7 @@ TEST(Decision, SuggestsWhatLeavesLeastToLose) {
                                           {Seconds{1.02}, {{"nic", -0.1}, {"host", -0.3}}},
                                           {Seconds{1.05}, {{"host", -0.1}}}};
   std::vector<Contender> runs = choices;
-  runs.push_back({Seconds{0.1}, {{"nic", -0.8}}});  // Small runs: one of the NICs, one of nothing that matters.
+  runs.push_back({Seconds{0.1}, {{"nic", -0.8}}});  // Small runs: one of the NICs, one of an irrelevant choice.
   runs.push_back({Seconds{0.1}, {{"fp8", 1.0}}});
   const Beliefs beliefs(runs, errors);
   const auto left_by_truths = [&](const std::vector<std::size_t>& measured) {
@@ -300,7 +300,7 @@ TEST(Decision, RunsToMeasureOnFewerGpus) {
   problem.top = 4;
   const PlanResult result = plan(problem);
   ErrorModel errors = built_in_errors();
-  errors.causes["nic"].sd = 0.5;  // So that plans change places by what is measured.
+  errors.causes["nic"].sd = 0.5;  // Large enough that measurements change the order of plans.
   const auto decision = decide(problem, result, errors, {.measured = {}, .suggest = 3, .suggest_gpus = 16});
   ASSERT_TRUE(decision && decision->suggestions);
   ASSERT_FALSE(decision->suggestions->empty());
@@ -332,8 +332,8 @@ TEST(ErrorModel, WhatNoRowHasIsAsTheWorstKnown) {
   EXPECT_EQ(errors.sd_of("experts in CUTLASS' kernel"), 0.1);
 }
 
-// Runs of MoE models on a system take the scale of their own, or else that of their GPUs' generation; dense ones of
-// which few are known that of all. What hosts differ by is nobody's.
+// MoE runs on a system take their own scale, or else that of their GPU generation. Dense runs, of which few are known,
+// take the scale of all runs. Differences between hosts are not scaled.
 TEST(ErrorModel, ScalesByThePeersOfARun) {
   ErrorModel errors = errors_of({{"every run", 0.03}, {"host", 0.2}}, 0.04);
   errors.peers = {{"h200 moe", {.scale = 0.5, .quantile_95 = 3.0}}, {"hopper moe", {.scale = 2.0, .quantile_95 = 4.0}}};
@@ -379,7 +379,7 @@ TEST(ErrorModel, AnIntervalIsOfBothKindsOfHost) {
   const ErrorModel errors = built_in_errors().of_peers(run);
   const double sd = errors.deviation(exposure(run, step_time));
   const std::optional<Interval> interval = step_time_interval(built_in_errors(), run, step_time);
-  const auto below = [&](double seconds) {  // Of the truth, the share.
+  const auto below = [&](double seconds) {  // Share of the truth.
     const double x = std::log(seconds / step_time.to<double>());
     const auto normal = [&](double z) { return 0.5 * std::erfc(-z / std::sqrt(2.0)); };
     return 0.5 * normal(x / sd) + 0.5 * normal((x - more) / sd);

@@ -21,7 +21,7 @@ namespace {
 using costmodel::TrainingOptions;
 using nlohmann::json;
 
-/// Values of a field that a user may state alone: all names and flags, some numbers.
+/// Values of a field that a user may state alone: all names, all booleans, some numbers.
 std::vector<json> values_of(const Field& f) {
   std::vector<json> values;
   if (f.value.type == FieldType::kBoolean) values = {true, false};
@@ -34,10 +34,10 @@ std::vector<json> values_of(const Field& f) {
   return values;
 }
 
-/// Defaults that do not give way yet, all of megatron-bridge-26.04. A set may ask for what stands before a field in the
-/// table, and the search starts its candidates anew for every field that a set asks for.
+/// Defaults that do not give way yet, all of megatron-bridge-26.04. A set may require a value of a field that comes
+/// earlier in the table, and the search restarts its candidates for every field that a set requires.
 bool kept(const std::string& stated, const std::string& silent) {
-  if (stated == "cuda_graph.scope") return silent == "cuda_graph.impl";  // A scope asks for graphs.
+  if (stated == "cuda_graph.scope") return silent == "cuda_graph.impl";  // A scope requires graphs.
   return (silent == "cuda_graph.impl" && (stated == "offload.type" || stated == "recompute.granularity")) ||
          (silent == "optimizer.precision_aware" && stated == "sharding") ||
          (silent == "optimizer.main_grads_dtype" && stated == "optimizer.grad_reduce_in_fp32");

@@ -34,13 +34,13 @@ namespace {
 
 using nlohmann::ordered_json;
 
-/// A file with one mistake, and what is said of it.
+/// A file with one mistake, and the expected message.
 struct Defect {
   std::string text;
-  int line = 0;           ///< 0: the message has none.
-  std::string field;      ///< Empty: the message has none.
-  std::string message;    ///< A part of it.
-  bool followed = false;  ///< The mistake has consequences that are mistakes too, and are told after it.
+  int line = 0;           ///< 0: no line in the message.
+  std::string field;      ///< Empty: no field in the message.
+  std::string message;    ///< Part of the message.
+  bool followed = false;  ///< The mistake causes other mistakes, which are reported after it.
 };
 
 constexpr const char* kNoJson = "not valid JSON at column";
@@ -49,19 +49,19 @@ int line_of(const std::string& text, std::size_t at) {
   return 1 + static_cast<int>(std::count(text.begin(), text.begin() + static_cast<std::ptrdiff_t>(at), '\n'));
 }
 
-/// Mistakes in a JSON text that has one value a line, or in JSON Lines: a list, whose numbers no message has.
+/// Mistakes in a JSON text with one value per line, or in JSON Lines: a list, whose indices no message contains.
 class JsonDefects {
  public:
   enum class Form : std::uint8_t { kOneText, kLines };
   explicit JsonDefects(ordered_json valid, Form form = Form::kOneText) : valid_(std::move(valid)), form_(form) {}
 
-  /// The value at `pointer`, which the valid file may lack, is `value`, any text.
+  /// Replaces the value at `pointer`, which the valid file may lack, by any text.
   void value(const std::string& pointer, const std::string& value, const std::string& message,
              const std::string& below = "") {
     auto [text, at] = marked(pointer);
     add(text.replace(at, kMark.size(), value), at, pointer + below, message);
   }
-  /// The member at `pointer` stands there twice, has another key, or is the last that was written.
+  /// Duplicates the member at `pointer`.
   void twice(const std::string& pointer) {
     auto [text, at] = marked(pointer);
     const char* space = form_ == Form::kLines ? " " : "\n";
@@ -78,7 +78,7 @@ class JsonDefects {
     add(text.replace(at, kMark.size(), value.dump()), at, parent_of(pointer) + "/" + key, message);
     defects.back().followed = true;
   }
-  /// The value is missing, which is told at what should hold it.
+  /// Removes the value, which is reported at its parent.
   void missing(const std::string& pointer, const std::string& message) {
     ordered_json tree = valid_;
     const std::string parent = parent_of(pointer);
@@ -92,7 +92,7 @@ class JsonDefects {
     text.erase(at, form_ == Form::kLines ? text.find('\n', at) - at : text.size());
     add(text, at, "", kNoJson);
   }
-  /// All that can happen to a member, whatever it is.
+  /// All mistakes that any member may have.
   void broken(const std::string& pointer) {
     value(pointer, "NaN", kNoJson);
     value(pointer, "1e999", kNoJson);
@@ -137,7 +137,7 @@ class JsonDefects {
 
 class Defects : public ProgramTest {
  protected:
-  /// `arguments` have {} where the file stands.
+  /// `arguments` contains {} for the file.
   void expect_told(const std::string& valid, const std::vector<Defect>& defects, const std::string& arguments,
                    const std::string& name, std::set<std::string> there = {}) const {
     const std::string file = path(name);
@@ -181,7 +181,7 @@ class Defects : public ProgramTest {
   }
 };
 
-/// A value that is none of the field's, and what is said of it, at the field or below it.
+/// A value that the field does not take, and the message, at the field or below it.
 struct WrongValue {
   std::string value, message;
   std::string below{};
@@ -264,7 +264,7 @@ TEST_F(Defects, OfARunFile) {
 
 std::string data_file(const std::string& name) { return contents(std::filesystem::path(FW_DATA_DIR) / name); }
 
-// Every number of a profile has one of the mistakes, in turn.
+// Each number of a profile gets one of the mistakes, in turn.
 TEST_F(Defects, OfAProfile) {
   const ordered_json h200 = ordered_json::parse(data_file("systems/h200.json"));
   JsonDefects of(h200);
@@ -321,7 +321,7 @@ TEST_F(Defects, OfAProfile) {
   expect_told(of.valid(), of.defects, "systems {}", "mine.json");
 }
 
-// Keys of three ways of writing a configuration: of DeepSeek, of Qwen3-Next and of Mixtral.
+// Keys of three families of configurations: DeepSeek, Qwen3-Next and Mixtral.
 TEST_F(Defects, OfAModel) {
   const FieldValue integer{.type = FieldType::kInteger}, boolean{.type = FieldType::kBoolean};
   const std::vector<std::pair<std::string, std::vector<std::string>>> read = {
@@ -360,18 +360,18 @@ TEST_F(Defects, OfAModel) {
         for (const WrongValue& wrong : wrong_values(boolean)) of.value(pointer, wrong.value, wrong.message);
       } else {
         for (const char* value : {R"("x")", "[1]", "{}", "1.5", "-1", "1e300"})
-          if (key != "moe_layer_freq" || value != std::string("[1]"))  // A number for each layer.
+          if (key != "moe_layer_freq" || value != std::string("[1]"))  // A number per layer.
             of.value(pointer, value, "expected a whole number");
       }
       of.broken(pointer);
-      // Without these it is another family's configuration, of which something else is missing.
+      // Without these keys the configuration is of another family and lacks other keys.
       if (key != "n_routed_experts" && key != "num_local_experts" && key != "linear_num_key_heads")
         of.renamed(pointer, key + "x", "unknown key; the nearest known key is \"" + key + '"');
     }
     for (const WrongValue& wrong : wrong_values({.type = FieldType::kName, .names = {"silu"}}))
       of.value("/hidden_act", wrong.value, wrong.message);
     for (const char* family : {"7", "[]"})
-      of.value("/model_type", family, "expected");  // Another name is read by keys.
+      of.value("/model_type", family, "expected");  // An unknown name is read by its keys.
     expect_told(of.valid(), of.defects, "models {}", "config.json");
   }
 }
@@ -393,7 +393,7 @@ TEST_F(Defects, OfRecords) {
     for (const auto& [key, value] : lines[i]["of"].items()) {
       const std::string pointer = fmt::format("{}/of/{}", at, key);
       of.value(pointer, "7", "expected a text in quotes, found 7");
-      if (key != "variant") of.value(pointer, R"("?")", R"(found "?")");  // Any text is one.
+      if (key != "variant") of.value(pointer, R"("?")", R"(found "?")");  // Any text is valid.
       of.broken(pointer);
     }
     for (const auto& [key, value] : lines[i]["shape"].items())
@@ -417,7 +417,7 @@ TEST_F(Defects, OfRecords) {
   expect_told(of.valid(), of.defects, "validate {}", "records.jsonl");
 }
 
-// A character in a layout that makes it none, at each place.
+// At each position of a layout, a character that makes it invalid.
 TEST_F(Defects, OfALayout) {
   const std::string layout = "Et*15|t*17L";
   nlohmann::json run = small_run();
@@ -432,7 +432,6 @@ TEST_F(Defects, OfALayout) {
   expect_told(of.valid(), of.defects, "predict {}", "run.json");
 }
 
-/// A list of two measured runs.
 nlohmann::json measured_runs() {
   nlohmann::json runs = {small_run(), small_run()};
   for (std::size_t i = 0; i < runs.size(); ++i) {
@@ -471,7 +470,7 @@ TEST_F(Defects, OfMeasuredRuns) {
   expect_told(of.valid(), of.defects, "calibrate --runs {} --out " + path("site"), "runs.json");
 }
 
-/// Mistakes of texts that are no JSON: the line `changed` instead of line `number`, from 1.
+/// Mistakes in texts that are not JSON: line `number`, from 1, becomes `changed`.
 class LineDefects {
  public:
   explicit LineDefects(const std::string& valid) {
@@ -496,7 +495,7 @@ class LineDefects {
   std::vector<std::string> lines_;
 };
 
-// Every flag of Megatron's parser that a release has, with what it does not take.
+// Every flag of a release's Megatron parser, with a value that it does not take.
 TEST_F(Defects, OfALaunchScript) {
   const std::vector<std::string> start = {"CUDA_DEVICE_MAX_CONNECTIONS=1 torchrun --nproc-per-node 8 pretrain_gpt.py",
                                           "--num-layers 32",
@@ -528,7 +527,7 @@ TEST_F(Defects, OfALaunchScript) {
   std::vector<Defect> defects;
   std::size_t turn = 0;
   for (const ArgumentSpec& spec : argument_specs()) {
-    if (++turn % 3 != 0 || spec.flag == "--help") continue;  // A third of them: it takes seconds.
+    if (++turn % 3 != 0 || spec.flag == "--help") continue;  // Only a third of them, which takes seconds.
     std::string words, message;
     if (!spec.releases.has(*release)) {
       words = spec.takes_nothing() ? "" : " 1";
@@ -545,7 +544,7 @@ TEST_F(Defects, OfALaunchScript) {
     } else if (!spec.choices.empty()) {
       const bool any = std::ranges::none_of(
           spec.choices, [&](const std::string& choice) { return has_choice(spec.flag, choice, *release); });
-      if (any) continue;  // Later releases alone have a list.
+      if (any) continue;  // Only later releases have a list of choices.
       words = ' ' + spec.choices.front() + 'x';
       message = fmt::format("found \"{}\"", words.substr(1));
     } else if (!spec.many) {
@@ -563,7 +562,7 @@ TEST_F(Defects, OfALaunchScript) {
   expect_told(script(nullptr, "").text, defects, "import {} --system h200 --release 0.16.1", "launch.sh");
 }
 
-/// A value that is none of the member's type, and what is said of it; nothing: every value is one.
+/// A value of the wrong type for the member, and the message; nullopt if every value is valid.
 std::optional<WrongValue> wrong_value(const std::string& dest) {
   if (!is_read(dest) || flags_of(dest).empty()) return std::nullopt;
   switch (flags_of(dest).front()->type) {
@@ -582,7 +581,7 @@ std::optional<WrongValue> wrong_value(const std::string& dest) {
   return WrongValue{"perhaps", "expected true or false, found "};
 }
 
-// Members that something is made of, in the block of arguments of a log and in two configurations of Megatron-Bridge.
+// Members that are read, in the argument block of a log and in two Megatron-Bridge configurations.
 TEST_F(Defects, OfWhatARunPrints) {
   std::size_t count = 0;
   for (const char* name : {"qwen_log.txt", "bridge/deepseek-v3-recipe.yaml", "bridge/qwen3-30b-a3b.yaml"}) {
@@ -612,7 +611,7 @@ TEST_F(Defects, OfWhatARunPrints) {
   EXPECT_GE(count, 100U);
 }
 
-// A trace is cut, or the time of a kernel is none.
+// A truncated trace, or a kernel with an invalid time.
 TEST_F(Defects, OfATrace) {
   const std::string text = contents(FW_FUZZ_DIR "/traces/profiled.json");
   const ordered_json trace = ordered_json::parse(text);
@@ -631,7 +630,7 @@ TEST_F(Defects, OfATrace) {
       of.missing(at + key, "found no number");
     }
   }
-  for (Defect& defect : of.defects) {  // An event is looked at when it ends.
+  for (Defect& defect : of.defects) {  // An event is checked at its end.
     std::size_t at = 0;
     for (int line = 1; line < defect.line; ++line) at = defect.text.find('\n', at) + 1;
     defect.line = line_of(defect.text, defect.text.find("\n  }", at) + 1);
@@ -652,7 +651,7 @@ double time_of(std::int64_t size, int ranks) {
   return 10.0 + ranks + static_cast<double>(size) / 3e5 * 2.0 * (ranks - 1) / ranks;
 }
 
-// Each number of each row of what nccl-tests prints, as text and as JSON.
+// Each number in each row of nccl-tests output, as text and as JSON.
 TEST_F(Defects, OfNcclTests) {
   const auto table = [](int ranks) {
     std::string text = "# Collective test starting: all_reduce_perf\n";
@@ -664,7 +663,7 @@ TEST_F(Defects, OfNcclTests) {
                           time_of(size, ranks));
     return text;
   };
-  // A curve needs several sizes of groups.
+  // A curve needs several group sizes.
   const std::string command = "calibrate --import {} " + write_text("eight.txt", table(8)) + " --out " + path("out");
   LineDefects of(table(2));
   std::size_t count = 0;
@@ -710,8 +709,8 @@ TEST_F(Defects, OfNcclTests) {
   expect_told(json.valid(), json.defects, command, "nccl.json", {"eight.txt"});
 }
 
-// A sweep reads its run file as `predict` does; its file of rows must be of the same sweep. Of the run file a third of
-// the mistakes of form: those of content are a row's, which says so.
+// A sweep reads its run file as `predict` does, and its file of rows must belong to the same sweep. Uses a third of the
+// mistakes of form in the run file; mistakes of content are reported in the rows.
 TEST_F(Defects, OfASweep) {
   const std::string sweep = " --set micro_batch=1,2 --set vpp=1,2,4 --out ";
   JsonDefects of(ordered_json::parse(small_run().dump()));
@@ -735,7 +734,7 @@ TEST_F(Defects, OfASweep) {
     const std::string& line = rows.lines()[number - 1];
     const std::string message =
         number == 1 ? "other columns than this sweep's" : "a row of another sweep: expected one that starts with ";
-    // What a row starts with: the sweep's name and the values of its point.
+    // Start of a row: the sweep's name and the values of its point.
     std::size_t end = 0;
     for (int commas = 0; commas < 3; ++end) commas += line[end] == ',' ? 1 : 0;
     for (std::size_t at = 0; at < end; ++at)
@@ -765,7 +764,7 @@ TEST(Systems, NoNumberTakesForEver) {
         costmodel::Prediction prediction = costmodel::predict(step);
         static_cast<void>(costmodel::add_reserved(step, prediction, {}));
         ++predicted;
-      } catch (const std::range_error&) {  // Told as a mistake (planner/cli/main.cc).
+      } catch (const std::range_error&) {  // Reported as a mistake (planner/cli/main.cc).
       }
       EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::seconds(5)) << f.pointer << " = " << number;
     }
@@ -773,7 +772,7 @@ TEST(Systems, NoNumberTakesForEver) {
   EXPECT_GE(predicted, 200 / FW_EVERY);
 }
 
-// Values that fields do not take, on a command line.
+// Values that fields do not take, on the command line.
 TEST_F(Defects, OfACommandLine) {
   std::vector<std::pair<std::string, std::string>> said;
   for (const Field& f : fields())

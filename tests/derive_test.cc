@@ -32,7 +32,7 @@ TEST(Rule, KeepsAProportion) {
       .of = number(0.6), .factor = 1.0, .to = number(0.9), .to_there = number(0.8), .own = {}, .there = {}};
   EXPECT_DOUBLE_EQ(proportion(in), 0.675);
 }
-// A ratio takes units of different size: 800 Gb/s are 100 GB/s.
+// A ratio accepts units of different size: 800 Gb/s are 100 GB/s.
 TEST(Rule, ComparesUnitsOfDifferentSize) {
   EXPECT_DOUBLE_EQ(ratio(number(800.0, "Gb/s"), number(50.0, "GB/s")), 2.0);
   EXPECT_THROW((void)ratio(number(1.0, "GB/s"), number(1.0, "furlong")), std::logic_error);
@@ -47,14 +47,14 @@ RuleInput memory_input(double share, double ceiling, double ceiling_there, doubl
   };
   return {.of = number(share), .factor = 1.0, .to = {}, .to_there = {}, .own = own, .there = there};
 }
-// A kernel at half the bandwidth spends 2 a byte, 1 of it in HBM whose ceiling is 1. Twice the bandwidth makes the
-// other 1 count for 2, unless there are twice the SMs: 1 / (1 + 2) and 1 / (1 + 1).
+// A kernel at half the bandwidth spends 2 per byte: 1 in HBM, whose ceiling is 1, and 1 in the SMs. With twice the
+// bandwidth the latter counts 2, unless there are also twice the SMs: 1 / (1 + 2) and 1 / (1 + 1).
 TEST(Rule, TakesTheTimeInTheSmsFromTheOtherGpu) {
   EXPECT_DOUBLE_EQ(memory_share(memory_input(0.5, 1.0, 1.0, 2.0, 100.0)), 1.0 / 3.0);
   EXPECT_DOUBLE_EQ(memory_share(memory_input(0.5, 1.0, 1.0, 2.0, 200.0)), 0.5);
 }
 // An element of 8 bytes takes 10 ps there, 8 of them in HBM at 1 TB/s. Here HBM is twice as fast and there are half the
-// SMs: 4 + 2 x 2. One that takes less than its bytes has nothing in the SMs.
+// SMs: 4 + 2 x 2. An element that takes no longer than its bytes spends no time in the SMs.
 TEST(Rule, TakesBytesByBandwidthAndTheRestByTheSms) {
   const auto gpu = [](double bandwidth, double sms) {
     return [=](const std::string& pointer) {
@@ -73,12 +73,12 @@ TEST(Rule, TakesBytesByBandwidthAndTheRestByTheSms) {
   in.of = number(0.005, "ns");
   EXPECT_DOUBLE_EQ(element_time(in), 0.004);
 }
-// A share above the ceiling is the ceiling.
+// A share above the ceiling is reduced to the ceiling.
 TEST(Rule, TakesTheCeilingWhereAShareIsAbove) {
   EXPECT_DOUBLE_EQ(below_ceiling(memory_input(0.9, 0.78, 0.92, 1.0, 100.0)), 0.78);
   EXPECT_DOUBLE_EQ(below_ceiling(memory_input(0.5, 0.78, 0.92, 1.0, 100.0)), 0.5);
 }
-// A kernel at the ceiling there is at the ceiling here, and none is above it.
+// A kernel at the ceiling there is at the ceiling here. Kernels above it are reduced to it.
 TEST(Rule, EndsAtTheCeiling) {
   EXPECT_DOUBLE_EQ(memory_share(memory_input(0.9, 0.8, 0.9, 2.0, 100.0)), 0.8);
   EXPECT_DOUBLE_EQ(memory_share(memory_input(0.95, 0.8, 0.9, 2.0, 100.0)), 0.8);
@@ -218,7 +218,7 @@ TEST(BuiltInProfiles, HoldWhatTheirRulesGive) {
   EXPECT_GT(checked, 500U);
 }
 
-// A rule in a profile of one's own fills what the file does not give, and is replaced by what it gives.
+// A rule in a user's profile provides numbers that the file does not state. A stated number overrides it.
 TEST(LoadedProfile, DerivesWhatItDoesNotGive) {
   const Profile base = load_profile("h200");
   const Profile profile = parse_profile(R"({"base": "h200", "sources": {"mine": "our own"},

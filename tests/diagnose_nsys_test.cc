@@ -21,7 +21,7 @@ std::string traced(const std::string& suffix) { return std::string(FW_TRACES_DIR
 
 class Nsys : public ProgramTest {
  protected:
-  /// A copy of the export after some SQL.
+  /// A copy of the export, changed by some SQL.
   std::string changed(const std::string& sql) {
     std::string path = write_text("changed.sqlite", contents(FW_NSYS_EXPORT));
     sqlite3* opened = nullptr;
@@ -77,7 +77,7 @@ TEST_F(Nsys, RangesMayBeMissing) {
   EXPECT_TRUE(traces.at(0).host.empty());
   EXPECT_EQ(traces[0].gpu.size(), read_trace(FW_NSYS_EXPORT).at(0).gpu.size());
   const Outcome done = foldwise("diagnose " + traced(".json") + " --trace " + path);
-  EXPECT_EQ(done.code, 2);  // The extract is of one step, which only its range marks.
+  EXPECT_EQ(done.code, 2);  // The extract has one step, which only its range marks.
   EXPECT_THAT(done.err, testing::HasSubstr("expected a whole step"));
 }
 

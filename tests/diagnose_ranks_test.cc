@@ -21,7 +21,7 @@ Trace trace_of(const std::string& name, std::size_t rank = 0) {
 
 Run run_of(const std::string& name) { return load_run(std::string(FW_TRACES_DIR) + "/" + name + ".json"); }
 
-/// The same training on `gpus` GPUs: of each micro-batch as many times more.
+/// The same training on `gpus` GPUs, with proportionally more micro-batches.
 Run on_gpus(Run run, std::int64_t gpus) {
   run.options.step.dp = run.options.step.dp * gpus / run.num_gpus;
   run.options.pipeline.global_batch = run.options.pipeline.global_batch * gpus / run.num_gpus;
@@ -29,7 +29,7 @@ Run on_gpus(Run run, std::int64_t gpus) {
   return run;
 }
 
-/// The trace as another rank of a job of `world` GPUs has it: ranks of its groups are `first` higher.
+/// The trace as seen by another rank of a job of `world` GPUs. Ranks of its groups are increased by `first`.
 Trace as_rank(Trace trace, std::int64_t rank, std::int64_t world, std::int64_t first = 0) {
   trace.rank = rank;
   trace.world_size = world;
@@ -40,10 +40,10 @@ Trace as_rank(Trace trace, std::int64_t rank, std::int64_t world, std::int64_t f
   return trace;
 }
 
-/// The trace with events of the GPU that take longer by what `more` says, in nanoseconds: all that begins or ends after
-/// such an event's end is that much later, on the host too.
+/// The trace with GPU events prolonged by `more`, in nanoseconds. All that begins or ends after such an event's end is
+/// delayed by the same, on the host too.
 Trace with_longer(Trace trace, const std::function<std::int64_t(const Trace&, std::size_t)>& more) {
-  std::vector<std::pair<std::int64_t, std::int64_t>> later;  // From when on, by how much in all.
+  std::vector<std::pair<std::int64_t, std::int64_t>> later;  // Time from which on, and total delay.
   for (std::size_t i = 0; i < trace.gpu.size(); ++i)
     if (const std::int64_t extra = more(trace, i); extra > 0) later.emplace_back(trace.gpu[i].time.end, extra);
   std::ranges::sort(later);
@@ -59,7 +59,7 @@ Trace with_longer(Trace trace, const std::function<std::int64_t(const Trace&, st
   return trace;
 }
 
-/// with_longer() of kernels whose kind, and module unless it is empty, are these: `factor` times as long.
+/// with_longer() for kernels of these kinds and, unless empty, this module: `factor` times as long.
 Trace slowed(const Trace& trace, const Run& run, const std::vector<std::string>& kinds, const std::string& module,
              double factor, double* seconds = nullptr) {
   const MappedKernels kernels = map_kernels(trace, foldwise::compose(run));
@@ -235,7 +235,7 @@ TEST(DiagnoseRanks, TransfersHaveAPairAndASize) {
   EXPECT_EQ(d.ranks.links[0].bytes, 5.0 * 2048 * 4096 * 2);
 }
 
-/// Collectives of a trace by kind and group.
+/// Number of collectives of a trace by kind and group.
 std::map<std::pair<std::string, std::string>, int> collectives_of(const Run& run, const Trace& trace) {
   std::map<std::pair<std::string, std::string>, int> count;
   const costmodel::Step step = foldwise::compose(run);

@@ -23,10 +23,10 @@ using nlohmann::json;
 struct Case {
   std::string name;
   std::size_t ranks = 1;
-  double by_order = 0.06;  ///< Most of the kernel time whose module is known by order alone.
+  double by_order = 0.06;  ///< Upper bound of the share of kernel time whose module is known by order alone.
 };
 
-/// Extracts of real traces, each with a planted defect that its run file does not say (tests/traces/extract.py).
+/// Extracts of real traces, each with a planted defect that its run file does not state (tests/traces/extract.py).
 const std::vector<Case> known_traces = {{"llama-recompute"},
                                         {"mixtral-sleep"},
                                         {"x2-llama-no-overlap", 2},
@@ -96,7 +96,7 @@ TEST(Diagnose, KernelsGoToTheirModules) {
     EXPECT_EQ(share(FoundBy::kNothing), 0.0) << one.name;
     EXPECT_LT(share(FoundBy::kOrder), one.by_order) << one.name;
   }
-  // 8 experts of two linear layers, 4 micro-batches. What a checkpoint runs forward records no operator the first time.
+  // 8 experts of two linear layers, 4 micro-batches. The first forward of a checkpoint records no operators.
   const Diagnosis again = diagnosis_of(known_traces[5]);
   EXPECT_EQ(count_of(again, "grouped_gemm", "experts"), 8 * 2 * 3 * 4);
   EXPECT_EQ(count_of(again, "grouped_gemm", "experts", true), 8 * 2 * 4);
@@ -142,7 +142,7 @@ TEST(Diagnose, NamesOfKernelsAreKnown) {
     }
   }
   EXPECT_EQ(profiles, 34u);
-  EXPECT_GE(known_of_all, 0.95 * all);  // The records say no names of the kernels that took least.
+  EXPECT_GE(known_of_all, 0.95 * all);  // The records omit the names of the shortest kernels.
 }
 
 // Is the planted defect what is found first, with the flags that it may come from (none mends a process beside ours),
@@ -153,7 +153,7 @@ TEST(Diagnose, PlantedDefectsComeFirst) {
   struct Planted {
     const char* what;
     double truth_s = 0.0;
-    std::optional<std::vector<std::string>> flags;  ///< That the finding names.
+    std::optional<std::vector<std::string>> flags;  ///< Flags that the finding names.
   };
   using Flags = std::vector<std::string>;
   const Flags recompute = {"--recompute-granularity", "--recompute-modules"};
@@ -238,7 +238,7 @@ TEST(Diagnose, MemoryAtThePeakHasOwners) {
   }
 }
 
-/// A step of two optimizer steps and one product between them, as JSON.
+/// A step between two optimizer steps, with one GEMM, as JSON.
 json small_trace() {
   const auto kernel = [](const char* name, double begin, double duration) {
     return json{{"ph", "X"},
@@ -352,7 +352,7 @@ TEST_F(DiagnoseProgram, IdleTimeHasTheHostsReason) {
   }
 }
 
-/// Megatron's log of a run: its arguments, and iterations of these seconds.
+/// Megatron's log of a run: its arguments, and iterations that take these seconds.
 std::string log_of(const Run& run, const std::vector<double>& seconds) {
   const Launch launch = launch_of(run);
   std::string text = " > using world size: 1, data-parallel size: 1\n------------------------ arguments ------------\n";
@@ -371,7 +371,7 @@ std::string log_of(const Run& run, const std::vector<double>& seconds) {
 TEST_F(DiagnoseProgram, LogsAreRunsAndTheirTimes) {
   const std::string trace = " --trace " + trace_file("h200-llama-unfused-loss") + " --format json";
   auto run = load_run(std::string(FW_TRACES_DIR) + "/h200-llama-unfused-loss.json");
-  run.release = find_release("0.16.1");  // The row names Transformer Engine's loss, which later ones lack.
+  run.release = find_release("0.16.1");  // The row uses Transformer Engine's loss, which later releases lack.
   const std::string log = write_text("train.log", log_of(run, {3.0, 0.551, 0.549, 0.55, 0.9}));
   const Outcome from = foldwise("diagnose --from " + log + " --system h200" + trace);
   ASSERT_EQ(from.code, 0) << from.err;

@@ -45,11 +45,11 @@ TEST(ErrorLearning, IntervalsHoldWhatWasLeftOut) {
   std::set<std::string> asked = {"all", "h100-sxm-80gb", "h200", "blackwell", "moe", "dense", "published"};
   for (const Coverage& c : coverage) {
     if (asked.erase(c.group) == 0) continue;
-    EXPECT_GE(c.share_80, 0.745) << c.group;  // 75 %, as it is printed.
+    EXPECT_GE(c.share_80, 0.745) << c.group;  // 75 % when rounded for printing.
     EXPECT_LE(c.share_80, 0.87) << c.group;
     EXPECT_GE(c.share_95, 0.90) << c.group;
     if (c.group == "all" || c.group == "published") {
-      EXPECT_LE(c.half_width_pct, 8.3) << c.group;  // Asked are 8.
+      EXPECT_LE(c.half_width_pct, 8.3) << c.group;  // The goal is 8.
     }
   }
   EXPECT_THAT(asked, testing::IsEmpty());
@@ -96,7 +96,7 @@ TEST(ErrorLearning, FindsTheErrorsThatWereMade) {
     for (ValidatedRow& row : validation.rows) {
       if (!row.step) continue;
       const planner::Run& run = row.run;
-      // A draw a question: runs of one question share their site.
+      // One draw per question: runs of one question share their site.
       const auto [it, is_new] = by_group.try_emplace(question_text(run), normal(bits));
       double error = 0.04 * normal(bits);
       if (mechanisms(run).contains("hopper across NVLink domains")) error += 0.3 * it->second;

@@ -77,8 +77,8 @@ double bytes_per_parameter(const TrainingOptions& o, std::int64_t shards) {
   return o.step.sharding == costmodel::Sharding::kDdp ? 18.0 : 6.0 + 12.0 / static_cast<double>(shards);
 }
 
-// The shard that the estimator calls the most loaded one: a PP-th of all decoder layers, every MTP layer, one embedding
-// table, and the output layer too without a pipeline. Counted from our op lists.
+// The shard that the estimator calls the most loaded: 1 / PP of all decoder layers, every MTP layer, one embedding
+// table, and without a pipeline the output layer. Counted from our op lists.
 ParameterCount estimators_shard(const ModelSpec& model, const TrainingOptions& o) {
   const StepContext context{model, o, h100()};
   ParameterCount count;
@@ -107,7 +107,7 @@ double our_bytes(const ParameterCount& count, const TrainingOptions& o) {
          count.expert * bytes_per_parameter(o, o.layout().edp());
 }
 
-// Megatron minus ours, by cause; computed from the case's arguments alone.
+// Difference of Megatron minus ours by cause, computed from the case's arguments alone.
 std::map<std::string, double> causes(const json& test, const TrainingOptions& o, const ParameterCount& ours) {
   const json& a = test["args"];
   const double h = a["hidden_size"], heads = a["num_attention_heads"], layers = a["num_layers"],
@@ -120,7 +120,7 @@ std::map<std::string, double> causes(const json& test, const TrainingOptions& o,
   // Dense states are sharded over DP x CP; the estimator divides by DP.
   if (o.layer.cp > 1 && o.step.sharding != costmodel::Sharding::kDdp)
     result["CP"] = ours.dense * (dense - bytes_per_parameter(o, o.layout().dp_cp()));
-  // The final norm is on the last stage; the estimator spreads it over all. Without a pipeline it is on the shard.
+  // The final norm is on the last stage. The estimator distributes it over all. Without a pipeline it is on the shard.
   if (pp > 1.0) result["final norm"] = h / pp * dense;
   if (a["qk_layernorm"].get<bool>() && !mla) result["QK norms"] = -layers / pp * 2.0 * head_dim * dense;
   if (a["add_qkv_bias"].get<bool>()) result["QKV biases"] = -layers / pp * (q + 2.0 * kv) / tp * dense;
@@ -136,7 +136,7 @@ std::map<std::string, double> causes(const json& test, const TrainingOptions& o,
     const double down = q_lora * h + (kv_lora + rope) * h + q_lora + kv_lora;
     result["MLA down projections"] = -(layers / pp + mtp) * down * (1.0 - 1.0 / tp) * dense;
   }
-  // Projection of two concatenated hidden states, its two input norms and the depth's final norm.
+  // Projection of two concatenated hidden states, with two input norms and the final norm of the depth.
   if (mtp > 0.0) result["MTP projection"] = -mtp * (2.0 * h * h / tp + 3.0 * h) * dense;
   return result;
 }
@@ -168,8 +168,8 @@ TEST(Estimator, EqualsOursOrDiffersByTheNamedCauses) {
   EXPECT_EQ(equal, 2U);  // llama3-8b and deepseek-v2-lite, on one pipeline stage without CP.
 }
 
-// The shard is a real rank (the first one, less the share of the final norm) where PP divides the layers and no MTP
-// layer exists; our memory model charges that rank what the sum above does, but for the padding of buffers.
+// The shard is a real rank (the first one, without the share of the final norm) if PP divides the layers and there is
+// no MTP layer. Our memory model then charges that rank the sum above, except for buffer padding.
 TEST(Estimator, ShardIsOurFirstRankWhereTheLayersDivide) {
   std::size_t compared = 0;
   for (const json& test : cases()) {
@@ -186,7 +186,7 @@ TEST(Estimator, ShardIsOurFirstRankWhereTheLayersDivide) {
     EXPECT_NEAR(c.parameters[0].dense, shard.dense, 1e-3) << test["model"];
     EXPECT_NEAR(c.parameters[0].expert, shard.expert, 1e-3) << test["model"];
     const costmodel::StaticBytes bytes = static_bytes(context, c.parameters[0]);
-    // Unsharded masters are separate tensors, which the caching allocator rounds up; the estimator cannot know.
+    // Unsharded masters are separate tensors. The caching allocator rounds them up, which the estimator ignores.
     const double rounding = (o.layout().dp_cp() == 1 ? c.parameters[0].dense_rounding : 0.0) +
                             (o.layout().edp() == 1 ? c.parameters[0].expert_rounding : 0.0);
     const auto sum = (bytes.parameters + bytes.gradients + bytes.optimizer).to<double>() - rounding;
@@ -195,7 +195,7 @@ TEST(Estimator, ShardIsOurFirstRankWhereTheLayersDivide) {
   EXPECT_EQ(compared, 10U);  // Not 126 and 94 layers over 8 stages, nor 61 over 16.
 }
 
-// Rows of the first table of the document: case, Megatron's GiB, ours, difference, causes.
+// Rows of the document's first table: case, Megatron's GiB, ours, difference, causes.
 std::vector<std::vector<std::string>> documented_rows() {
   std::ifstream file(FW_ACCURACY_DIR "/megatron-estimator.md");
   std::vector<std::vector<std::string>> rows;
@@ -229,7 +229,7 @@ TEST(Estimator, TheDocumentedTableHoldsTheseNumbers) {
     const std::vector<std::string> expected = {
         test["model"].get<std::string>(), fmt::format("{:.3f}", megatron / kGib), fmt::format("{:.3f}", mine / kGib),
         text.empty() ? "equal" : fmt::format("{:+.3f}", 1024.0 * (megatron - mine) / kGib), text};
-    ASSERT_EQ(rows[i].size(), expected.size() + 1) << fmt::format("{}", i);  // After the model, its layout.
+    ASSERT_EQ(rows[i].size(), expected.size() + 1) << fmt::format("{}", i);  // Model, then layout.
     EXPECT_EQ(rows[i][0], expected[0]);
     for (std::size_t cell = 1; cell < expected.size(); ++cell) EXPECT_EQ(rows[i][cell + 1], expected[cell]);
   }

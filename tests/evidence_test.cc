@@ -34,7 +34,7 @@ std::string choice_of(const json& changes) {
   return text_of(joint_choice(run.model, run.options));
 }
 
-/// The choice that differs from another in these parts.
+/// `choice` with other values for these parts.
 JointChoice with(JointChoice choice, const std::map<ChoicePart, std::uint8_t>& values) {
   for (const auto& [part, value] : values) choice[static_cast<std::size_t>(part)] = value;
   return choice;
@@ -53,7 +53,7 @@ TEST(JointChoice, IsReadOffTheOptions) {
   EXPECT_EQ(choice_of({{"pp", 1}, {"dispatcher", "deepep"}}), "bf16 none grouped deepep none none no ddp-distopt none");
   EXPECT_EQ(choice_of({{"cuda_graph", {{"impl", "transformer_engine"}, {"scope", {"attn"}}}}}),
             "bf16 none grouped alltoall transformer_engine 1f1b no ddp-distopt none");
-  // Modules of activations do not count one by one; two kinds of offloading are joined.
+  // Single modules of activations do not matter. Two kinds of offloading together are a kind of their own.
   EXPECT_EQ(choice_of({{"offload", {{"type", "fine-grained-activation"}, {"modules", {"core_attn"}}}}}),
             choice_of({{"offload", {{"type", "fine-grained-activation"}, {"modules", {"moe_act", "qkv_linear"}}}}}));
   EXPECT_EQ(
@@ -61,13 +61,13 @@ TEST(JointChoice, IsReadOffTheOptions) {
                   {{"type", "fine-grained-activation"}, {"modules", {"core_attn"}}, {"optimizer_cpu_offload", true}}},
                  {"optimizer", {{"precision_aware", true}, {"exp_avg_dtype", "fp32"}}}}),
       "bf16 none grouped alltoall none 1f1b no ddp-distopt activations+optimizer");
-  // Where no rank exchanges tokens no dispatcher does, and a dense model has no experts.
+  // Without exchange of tokens there is no dispatcher, and a dense model has no experts.
   EXPECT_EQ(choice_of({{"ep", 1}, {"dispatcher", "allgather"}}),
             "bf16 none grouped none none 1f1b no ddp-distopt none");
   EXPECT_EQ(choice_of({{"model", "mini-llama-16l"}, {"ep", 1}}), "bf16 none dense none none 1f1b no ddp-distopt none");
 }
 
-/// Two runs on hopper, of two models, and one on blackwell.
+/// Two runs on hopper, with different models, and one on blackwell.
 MeasuredChoices hand_made() {
   const planner::Run run = run_with({});
   const JointChoice plain = joint_choice(run.model, run.options),
@@ -88,11 +88,11 @@ TEST(MeasuredChoices, SayWhatWasRunTogether) {
   EXPECT_EQ(measured.level_of("hopper", plain), Evidence::kRun);
   EXPECT_EQ(measured.level_of("blackwell", plain), Evidence::kAny);  // Its dispatcher was not run there.
   EXPECT_EQ(measured.level_of("ampere", plain), Evidence::kAny);
-  // Offloading was run, though with another dispatcher.
+  // Offloading was run, but with another dispatcher.
   const JointChoice joined = with(plain, {{ChoicePart::kOffload, 1}});
   EXPECT_EQ(measured.level_of("hopper", joined), Evidence::kParts);
   EXPECT_EQ(measured.level_of("hopper", with(plain, {{ChoicePart::kOffload, 2}})), Evidence::kAny);
-  // All but the last of eight parts stand in a run.
+  // All parts but the last occur in one run.
   EXPECT_TRUE(measured.has(Evidence::kRun, "hopper", joined, kChoiceParts - 1));
   EXPECT_FALSE(measured.has(Evidence::kRun, "hopper", joined, kChoiceParts));
   EXPECT_TRUE(measured.has(Evidence::kParts, "hopper", joined));
@@ -106,11 +106,11 @@ TEST(MeasuredChoices, TheNearestSharesMostChoices) {
   const planner::Run run = run_with({});
   const JointChoice plain = joint_choice(run.model, run.options),
                     other = with(plain, {{ChoicePart::kDispatcher, 0}, {ChoicePart::kOffload, 1}});
-  EXPECT_EQ(measured.nearest("hopper", plain, "b", 8)->id, "plain-16");   // No other choice, though of another model.
+  EXPECT_EQ(measured.nearest("hopper", plain, "b", 8)->id, "plain-16");   // Equal choices, though another model.
   EXPECT_EQ(measured.nearest("hopper", plain, "a", 40)->id, "plain-64");  // 64 / 40 is 1.6, 40 / 16 is 2.5.
   EXPECT_EQ(measured.nearest("hopper", plain, "a", 30)->id, "plain-16");  // 30 / 16 is 1.9, 64 / 30 is 2.1.
   EXPECT_EQ(measured.nearest("hopper", other, "a", 8)->id, "other");
-  // One choice from both: the model decides.
+  // Both differ in one choice: the model decides.
   const JointChoice between = with(plain, {{ChoicePart::kOffload, 1}});
   EXPECT_EQ(measured.nearest("hopper", between, "b", 16)->id, "other");
   EXPECT_EQ(measured.nearest("hopper", between, "a", 16)->id, "plain-16");
@@ -140,7 +140,7 @@ TEST(BuiltInEvidence, HoldsWhatItsRowsSay) {
   std::ifstream file(FW_DATA_DIR "/evidence.json");
   const json rows = json::parse(file).at("runs");
   EXPECT_GE(rows.size(), 500U);
-  // As MeasuredChoice, and back.
+  // Converted to MeasuredChoice and back.
   std::vector<MeasuredChoice> runs;
   for (const json& row : rows) {
     MeasuredChoice run{row.at("id"), row.at("generation"), row.at("model"), row.at("num_gpus"), {}};
@@ -195,7 +195,7 @@ TEST(PlansByEvidence, AreWhatWasRun) {
     EXPECT_LT(faster.prediction.step_time, result.plans.front().prediction.step_time);
     EXPECT_NE(evidence_of(run_of(problem, faster)).level, Evidence::kRun);
   }
-  // What `any` finds is no slower.
+  // Plans found with `any` are not slower.
   PlanRequest request = mini_request({{"tp", {"1", "2"}}});
   request.evidence = Evidence::kAny;
   const PlanResult any = foldwise::plan(foldwise::plan_problem(request));
@@ -208,11 +208,12 @@ TEST(PlansByEvidence, AreWhatWasRun) {
 // Where nothing was run together, does the question fall to the next level, and where nothing was run at all, to the
 // last?
 TEST(PlansByEvidence, FallToTheNextLevel) {
-  // Megatron-FSDP of gradients was run on hopper, and so was the dispatcher allgather, not both in one run.
+  // On hopper there are runs with Megatron-FSDP of gradients and runs with the allgather dispatcher, but none with
+  // both.
   const PlanProblem parts = foldwise::plan_problem(mini_request(
       {{"tp", {"1"}}, {"sharding", {"fsdp-optim-grads"}}, {"dispatcher", {"allgather"}}, {"micro_batch", {"1"}}}));
   EXPECT_EQ(parts.evidence, Evidence::kParts);
-  // No run on ampere.
+  // There is no run on ampere.
   PlanRequest request = mini_request({{"tp", {"1", "2"}}, {"micro_batch", {"1"}}});
   request.system = "a100-sxm-80gb";
   const PlanProblem any = foldwise::plan_problem(request);

@@ -30,7 +30,7 @@ Bytes capacity_of(const PlanProblem& problem) { return (1.0 - problem.headroom) 
 
 double seconds(const Plan& plan) { return plan.prediction.step_time.to<double>(); }
 
-/// The same with everything to choose from, measured or not.
+/// The request with all choices, measured or not.
 foldwise::PlanRequest any_evidence(foldwise::PlanRequest request) {
   request.evidence = Evidence::kAny;
   return request;
@@ -54,8 +54,8 @@ void expect_fits(const PlanProblem& problem, const Plan& plan) {
 // than a search of the whole space with these values nor much slower?
 TEST(Explanation, AlternativesAreWhatASearchWithoutTheChoiceFinds) {
   PlanProblem problem = foldwise::plan_problem(any_evidence(mini_request({})));
-  problem.hardware.hbm_capacity = 0.4 * problem.hardware.hbm_capacity;  // So that saving memory is a choice.
-  problem.hardware.host.virtual_machine = 1.0;                          // So that the fastest comes first.
+  problem.hardware.hbm_capacity = 0.4 * problem.hardware.hbm_capacity;  // Makes saving memory a choice.
+  problem.hardware.host.virtual_machine = 1.0;                          // Makes the fastest plan come first.
   const PlanResult result = explained(problem);
   ASSERT_FALSE(result.plans.empty());
   EXPECT_GE(result.alternatives.size(), 4U);
@@ -66,7 +66,7 @@ TEST(Explanation, AlternativesAreWhatASearchWithoutTheChoiceFinds) {
     SCOPED_TRACE(alternative.choice);
     PlanProblem narrow = problem;
     narrow.top = 1;
-    bool differs = alternative.set.empty();  // The even split is no dimension.
+    bool differs = alternative.set.empty();  // The even split is not a dimension.
     for (const auto& [key, values] : alternative.set) {
       narrow.space.set(key, values);
       const Field& f = field(key);
@@ -188,7 +188,7 @@ TEST(Explanation, TheFirstPlanLosesLeastOnEitherHost) {
   ASSERT_FALSE(result.plans.empty());
   costmodel::Hardware slow = problem.hardware;
   slow.host = problem.hardware.host.of_virtual_machine().value();
-  std::vector<std::pair<double, double>> times;  // As assumed, and there.
+  std::vector<std::pair<double, double>> times;  // On the assumed and on the slower host.
   const auto add = [&](const Plan& plan) {
     times.emplace_back(seconds(plan), costmodel::predict(problem.model, plan.options, slow).step_time.to<double>());
     EXPECT_DOUBLE_EQ(plan.on_virtual_machine.value().to<double>(), times.back().second);
@@ -201,7 +201,7 @@ TEST(Explanation, TheFirstPlanLosesLeastOnEitherHost) {
   const auto loss = [&](const std::pair<double, double>& time) {
     return 0.5 * (time.first / least + time.second / least_slow) - 1.0;
   };
-  EXPECT_GT(times.front().first, 1.04 * least);  // So that the question is one where it matters.
+  EXPECT_GT(times.front().first, 1.04 * least);  // Makes sure that it matters in this question.
   for (const auto& time : times) EXPECT_LE(loss(times.front()), loss(time) + 0.01);
 }
 
@@ -300,7 +300,7 @@ TEST(Explanation, HostMemoryDecidesWhereItIsShort) {
 // Where the batch has no place on the GPUs, is it rules that decide, and is the batch that has one named?
 TEST(Explanation, RulesDecideWhereNoMemoryHelps) {
   PlanProblem problem = foldwise::plan_problem(mini_request({{"tp", {"1"}}, {"ep", {"8"}}, {"pp", {"1"}}}));
-  problem.stated["global_batch"] = 7;  // foldwise::plan_problem() would not accept it.
+  problem.stated["global_batch"] = 7;  // foldwise::plan_problem() would reject it.
   const PlanResult result = explained(problem);
   ASSERT_TRUE(result.plans.empty() && result.shortage);
   EXPECT_EQ(result.shortage->cause, Shortage::Cause::kRules);

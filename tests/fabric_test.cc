@@ -46,7 +46,7 @@ TEST(Route, StaysOnTheSwitchInsideADomain) {
 }
 TEST(Route, GoesOutOfTheNicOnTheReceiversRail) {
   Fabric fabric(nodes(8), gb_per_s(50), 16);
-  fabric.send(1, 8 + 6, Bytes{8e6}, first(16));  // By GPU 6 of the sender's node.
+  fabric.send(1, 8 + 6, Bytes{8e6}, first(16));  // Via GPU 6 of the sender's node.
   EXPECT_NEAR(megabytes(fabric.sent(1).nvlink), 8.0, 1e-9);
   EXPECT_NEAR(megabytes(fabric.sent(6).nic), 8.0, 1e-9);
   EXPECT_EQ(fabric.sent(1).nic, Bytes{});
@@ -54,7 +54,7 @@ TEST(Route, GoesOutOfTheNicOnTheReceiversRail) {
 }
 TEST(Route, CrossesTheSpineWhereNoMemberOfTheCommunicatorIsOnTheReceiversRail) {
   Fabric fabric(nodes(8), gb_per_s(50), 12);
-  fabric.send(9, 6, Bytes{8e6}, {6, 9});  // The last node has no GPU on rail 6 at all.
+  fabric.send(9, 6, Bytes{8e6}, {6, 9});  // The last node has no GPU on rail 6.
   EXPECT_NEAR(megabytes(fabric.sent(9).nic), 8.0, 1e-9);
   EXPECT_NEAR(megabytes(fabric.sent(9).spine), 8.0, 1e-9);
   EXPECT_EQ(fabric.sent(9).nvlink, Bytes{});
@@ -66,7 +66,7 @@ TEST(Route, CrossesTheSpineBetweenLeaves) {
   Fabric fabric(network, gb_per_s(50), 64);
   fabric.send(0, 8, Bytes{1e6});  // Second node of the same leaf.
   EXPECT_EQ(fabric.sent(0).spine, Bytes{});
-  fabric.send(0, 16, Bytes{1e6});  // First of the next one.
+  fabric.send(0, 16, Bytes{1e6});  // First node of the next leaf.
   EXPECT_NEAR(megabytes(fabric.sent(0).spine), 1.0, 1e-9);
   EXPECT_NEAR(megabytes(fabric.sent(0).nic), 2.0, 1e-9);
   EXPECT_EQ(fabric.place(16).leaf, 1);
@@ -132,7 +132,7 @@ RC_GTEST_PROP(Traffic, OfAFusedExchangeEqualsTheClosedFormOnEveryNic, ()) {
     RC_ASSERT(std::abs(fabric.sent(gpu).nic.to<double>() - expected.nic.to<double>()) < 1.0);
 }
 
-// The shape of one group on `fabric`, by counting.
+// Shape of a group on `fabric`, by counting.
 GroupShape counted(const Fabric& fabric, const Ranks& ranks) {
   std::map<std::int64_t, std::int64_t> domains, leaves;
   for (const std::int64_t rank : ranks) {
@@ -157,7 +157,7 @@ constexpr std::array<std::pair<Group, const char*>, 9> kGroups{{{Group::kTp, "tp
                                                                 {Group::kEdp, "edp"},
                                                                 {Group::kPp, "pp"}}};
 
-// Sizes whose last domain is not full, groups that straddle domains, in any combination.
+// Any combination of sizes with a partial last domain and groups that straddle domains.
 Layout any_layout() {
   const auto small = rc::gen::element<std::int64_t>(1, 2, 3, 4, 6);
   Layout layout{.tp = *small, .cp = *small, .dp = *small, .pp = *rc::gen::inRange<std::int64_t>(1, 5)};
@@ -246,7 +246,7 @@ RC_GTEST_PROP(ShortJob, HasTheLinksOfTheWholeOne, ()) {
   network.gpus_per_nic = *rc::gen::element<std::int64_t>(1, 1, 2, 3);
   network.domains_per_leaf = *rc::gen::inRange<std::int64_t>(0, 4);
   network.oversubscription = 2.0;
-  const std::int64_t dp = layout.dp;  // As many of it as it takes, and some more.
+  const std::int64_t dp = layout.dp;  // Enough data parallelism to shorten the job, and some more.
   while (short_job(layout, network).repeats.empty()) layout.dp += dp;
   layout.dp += dp * *rc::gen::inRange<std::int64_t>(0, 6 * layout.dp / dp);
   RC_PRE(layout.world() <= 12'000);

@@ -54,8 +54,8 @@ double gib_of(const TrainingOptions& options) {
   return in_gib(costmodel::predict(qwen(), options, h100(80.0)).peak_memory);
 }
 
-// Fields of the run file that differ; all sizes, and the layers' split, are one. An overlap that is only written
-// because the sizes give it a meaning (tp with tensor parallelism) is none.
+// Fields of the run file that differ. All sizes and the split of layers count as one. Overlaps that are written only
+// because the sizes give them an effect (tp with tensor parallelism) do not count.
 std::set<std::string> changed_fields(const TrainingOptions& base, const TrainingOptions& changed) {
   const nlohmann::json before = write_run("qwen3-30b-a3b", "h100-sxm-80gb", kGpus, base),
                        after = write_run("qwen3-30b-a3b", "h100-sxm-80gb", kGpus, changed);
@@ -75,7 +75,7 @@ bool changes_all_of(const std::set<std::string>& fields, const std::set<std::str
   return std::includes(fields.begin(), fields.end(), others.begin(), others.end());
 }
 
-// What a reader would check by hand: predict each changed run, apply every rule to it.
+// A check as done by hand: predicts each changed run, and applies every rule to it.
 void expect_true_to_prediction(const Hardware& hardware, const TrainingOptions& base, const Fitting& fitting) {
   const Problem problem{qwen(), hardware, kGpus};
   const Prediction before = costmodel::predict(qwen(), base, hardware);
@@ -193,7 +193,7 @@ TEST(Fitting, ListedChangesDifferInWhatTheyChange) {
   }
 }
 
-// Weights alone exceed 4 GiB: nothing fits, and what saves most comes first.
+// Weights alone exceed 4 GiB. Nothing fits, and the change that saves most comes first.
 TEST(Fitting, WithoutAnAnswerListsWhatSavesMost) {
   const Hardware hardware = h100(4.0);
   const auto result = fitting({qwen(), hardware, kGpus}, pipeline_run());
@@ -209,7 +209,7 @@ TEST(Fitting, WithoutAnAnswerListsWhatSavesMost) {
   EXPECT_NE(fitting_text(*result).find("No one or two changes make it fit"), std::string::npos);
 }
 
-// Offloading the optimizer of 30 B parameters needs host memory; on a host with none, nothing may be moved there.
+// Offloading the optimizer of 30 B parameters needs host memory. On a host without memory nothing may be moved there.
 TEST(Fitting, RespectsTheMemoryOfTheHost) {
   Hardware hardware = h100(gib_of(pipeline_run()) - 5.0);
   hardware.host.memory_per_gpu = from_gib(0.001);
@@ -218,8 +218,8 @@ TEST(Fitting, RespectsTheMemoryOfTheHost) {
   for (const FittingChange& change : result->changes) EXPECT_EQ(change.host, Bytes{});
 }
 
-// A run that offloads more than the host can take does not fit, however empty its device: the shortage is named, and
-// what is proposed needs less of the host.
+// A run that offloads more than the host can hold does not fit, however empty its device. The shortage is named, and
+// the proposed changes need less host memory.
 TEST(Fitting, NamesAShortageOfHostMemory) {
   TrainingOptions offloading = pipeline_run();
   offloading.step.offload.optimizer_fraction = 1.0;
@@ -234,8 +234,7 @@ TEST(Fitting, NamesAShortageOfHostMemory) {
   EXPECT_LE(result->changes.front().host, hardware.host.memory_per_gpu);
 }
 
-// Graphs of the router exclude recomputation of the MoE block: where that is proposed, the graphs go with it and the
-// text says so.
+// Graphs of the router exclude recomputation of the MoE block. A proposal of the latter drops the graphs and says so.
 TEST(Fitting, DropsGraphsWhereAChangeExcludesThem) {
   TrainingOptions o = pipeline_run();
   o.layer.cuda_graph = {.impl = costmodel::GraphImpl::kTransformerEngine,
@@ -243,7 +242,7 @@ TEST(Fitting, DropsGraphsWhereAChangeExcludesThem) {
                                     costmodel::GraphModule::kMoePreprocess}};
   TrainingOptions eager = o;
   eager.layer.cuda_graph = {};
-  const Hardware hardware = h100(gib_of(eager) - 10.0);  // Giving up the graphs alone does not suffice.
+  const Hardware hardware = h100(gib_of(eager) - 10.0);  // Dropping the graphs alone does not suffice.
   const Problem problem{qwen(), hardware, kGpus};
   const auto result = fitting(problem, o, 1000);
   ASSERT_TRUE(result.has_value());
@@ -263,7 +262,7 @@ TEST(Fitting, SplitsLayersAnewForADeeperPipeline) {
   TrainingOptions o = pipeline_run();
   o.pipeline.vpp = 5;
   o.layer.micro_batch = 1;
-  o.layer.seq_len = 512;  // Weights dominate, so that more stages save most.
+  o.layer.seq_len = 512;  // Weights dominate, so more stages save most.
   o.pipeline.layout = "Et*4|t*5|t*5|t*5|t*5|t*5|t*5|t*5|t*5|t*4L";
   const Hardware hardware = h100(4.0);
   const auto result = fitting({qwen(), hardware, kGpus}, o);
@@ -277,7 +276,7 @@ TEST(Fitting, SplitsLayersAnewForADeeperPipeline) {
 }
 
 TEST(Fitting, JsonCarriesARunFileThatFits) {
-  planner::Run run;  // Inside a test, Run is one of its members.
+  planner::Run run;  // Inside a test, Run is a member of the test class.
   run.id = "short";
   run.model_name = "qwen3-30b-a3b";
   run.system_name = "h100-sxm-80gb";

@@ -18,9 +18,9 @@ using testing::HasSubstr;
 
 class Giants : public ProgramTest {
  protected:
-  static constexpr double kMostSeconds = 120.0;  // Of any build on any machine; a release takes a tenth.
+  static constexpr double kMostSeconds = 120.0;  // For any build on any machine; a release build takes a tenth.
 
-  /// With 2 GiB of address space, but for the sanitizers, which take terabytes of it.
+  /// Runs with 2 GiB of address space, unless sanitizers are on, which need terabytes of it.
   [[nodiscard]] Outcome bounded(const std::string& arguments) const {
     const std::string limit = std::string_view(FW_SANITIZE).empty() ? "ulimit -v 2097152; " : "";
     const auto start = std::chrono::steady_clock::now();
@@ -45,7 +45,8 @@ json pipeline(int pp, int layers, int batch) {
           {"model_overrides", {{"num_hidden_layers", layers}}}};
 }
 
-// Schedules of more tasks than memory holds are refused with the limit; what is just below is predicted and drawn.
+// Schedules with more tasks than memory can hold are refused with the limit. Slightly smaller ones are predicted and
+// drawn.
 TEST_F(Giants, LongSchedules) {
   for (const json& run : {pipeline(8, 32, 1 << 24), pipeline(80, 80, 20000), pipeline(1000, 1000, 1000)}) {
     const Outcome outcome = predicted(run);
@@ -58,7 +59,7 @@ TEST_F(Giants, LongSchedules) {
   EXPECT_EQ(drawn.code, 0) << drawn.err;
 }
 
-// Runs of many layers, ranks or stages are predicted; what their allocator reserves is left out, which stands there.
+// Runs with many layers, ranks or stages are predicted without reserved memory, and the answer says so.
 TEST_F(Giants, ManyLayersAndStages) {
   for (const json& run : {pipeline(1, 16384, 128), pipeline(16, 16384, 128), pipeline(500, 500, 1000)}) {
     const Outcome outcome = predicted(run);
@@ -69,7 +70,7 @@ TEST_F(Giants, ManyLayersAndStages) {
   EXPECT_EQ(predicted({{"num_gpus", 1 << 19}, {"dp", 1 << 18}, {"global_batch", 1 << 18}}).code, 0);
 }
 
-// A step that picoseconds cannot count is refused, by every command that would predict it.
+// A step too long to count in picoseconds is refused by every command that would predict it.
 TEST_F(Giants, StepsOfMonths) {
   const json months = {{"model", "mixtral-8x22b"}, {"system", "h800"}, {"num_gpus", 4}, {"seq_len", 1 << 24},
                        {"global_batch", 1600},     {"pp", 1},          {"dp", 4},       {"ep", 4}};
@@ -81,7 +82,7 @@ TEST_F(Giants, StepsOfMonths) {
   const std::string run = path("run.json");
   EXPECT_EQ(bounded("compare " + run + ' ' + run).code, 2);
   const Outcome swept = bounded("sweep " + run + " --set seq_len=4096,16777216");
-  EXPECT_EQ(swept.code, 3) << swept.err;  // The short one is none that fits.
+  EXPECT_EQ(swept.code, 3) << swept.err;  // The short one does not fit.
   EXPECT_THAT(swept.out, HasSubstr("steps of at most 1000000 s"));
   EXPECT_EQ(bounded("plan --gpus 64 --seq-len 16777216 --global-batch 1600 --model mixtral-8x22b --system h800").code,
             2);

@@ -63,12 +63,12 @@ TEST(GemmTime, OneTileMoreThanAWaveCostsAWave) {
   EXPECT_NEAR(in_us(gemm_time(hw, MathFormat::kBf16, GemmPhase::kForward, 1281, 2560, 1000, 1, false)), 17.7456, 1e-9);
 }
 TEST(GemmTime, GroupsShareTheirWaves) {
-  // 15 groups of about 128 x 2560 in tiles of 128 x 320: a quarter tile is lost at the end of each, 15 * 1.25 * 8 = 150
-  // tiles are 1.5 waves, not 2, of 81.92 MFLOP / 5 TFLOPS + 2 us = 18.384 us: 27.576 us, and 1 us launch.
+  // 15 groups of about 128 x 2560 in tiles of 128 x 320. Each group loses a quarter tile at its end: 15 * 1.25 * 8 =
+  // 150 tiles are 1.5 waves, not 2, of 81.92 MFLOP / 5 TFLOPS + 2 us = 18.384 us: 27.576 us, and 1 us launch.
   EXPECT_NEAR(in_us(gemm_time(round_numbers(), MathFormat::kBf16, GemmPhase::kForward, 128, 2560, 1000, 15, false)),
               28.576, 1e-9);
-  // In wgrad the rows are the depth: no tile is lost. 15 * 8 = 120 tiles at a quarter of the peak, half the forward's
-  // rate: 1.2 * (32.768 + 2) = 41.7216 us, and 1 us launch.
+  // In wgrad the rows are the reduced dimension: no tile is lost. 15 * 8 = 120 tiles at a quarter of the peak, half the
+  // forward's rate: 1.2 * (32.768 + 2) = 41.7216 us, and 1 us launch.
   EXPECT_NEAR(in_us(gemm_time(round_numbers(), MathFormat::kBf16, GemmPhase::kWgrad, 128, 2560, 1000, 15, false)),
               42.7216, 1e-9);
 }
@@ -92,7 +92,7 @@ TEST(GemmTime, EachFurtherGroupHasItsFixedCost) {
               1e-9);
 }
 TEST(GemmTime, GroupsKeepTheirShareOfTheRate) {
-  // As above at 0.8 of the rate: 1.5 waves of 20.48 + 2 us, and 1 us launch. In wgrad they keep it all.
+  // As above at 0.8 of the rate: 1.5 waves of 20.48 + 2 us, and 1 us launch. wgrad keeps the full rate.
   Hardware hw = round_numbers();
   hw.gemm.at(index_of(MathFormat::kBf16)).group_rate_share = 0.8;
   EXPECT_NEAR(in_us(gemm_time(hw, MathFormat::kBf16, GemmPhase::kForward, 128, 2560, 1000, 15, false)), 34.72, 1e-9);
@@ -185,7 +185,7 @@ TEST(AttentionTime, TheNearestHeadDimensionCounts) {
   EXPECT_NEAR(in_us(attention_time(hw, 128, Flops{500e9}, 1280.0, false, false)), 1042.0, 1e-9);
   // 64: 5000 us.
   EXPECT_NEAR(in_us(attention_time(hw, 80, Flops{500e9}, 0.0, false, false)), 5000.0, 1e-9);
-  // A window of 512 keys and 128 more that its tiles hold: 1.25 times 1000 us, and 35 us. Backward has no more here.
+  // A window of 512 keys, and 128 more in its tiles: 1.25 times 1000 us, and 35 us. Backward has no more in this test.
   EXPECT_NEAR(in_us(attention_time(hw, 128, Flops{500e9}, 0.0, false, false, 512.0)), 1285.0, 1e-9);
   EXPECT_NEAR(in_us(attention_time(hw, 128, Flops{500e9}, 0.0, true, false, 512.0)), 1310.0, 1e-9);
 }
@@ -226,7 +226,7 @@ TEST(PrecisionRecipe, HasTheBytesOfTransformerEngine) {
   }
 }
 
-// Do the costs keep their order and their bounds for any size?
+// Do the costs keep their order and bounds for any size?
 std::int64_t size_in(std::int64_t low, std::int64_t high) { return *rc::gen::inRange<std::int64_t>(low, high); }
 
 // Does no product take less than its FLOPs at the peak, nor than its bytes at the HBM's bandwidth?
@@ -254,7 +254,7 @@ RC_GTEST_PROP(GemmTime, NeverFallsWhenAnyDimensionGrows, ()) {
   RC_ASSERT(base <= time(more, 0, 0, 0));
   RC_ASSERT(base <= time(0, more, 0, 0));
   RC_ASSERT(base <= time(0, 0, more, 0));
-  if (groups > 1) RC_ASSERT(base <= time(0, 0, 0, size_in(0, 64)));  // one GEMM has no rows that vary
+  if (groups > 1) RC_ASSERT(base <= time(0, 0, 0, size_in(0, 64)));  // a single GEMM has no rows that vary
   RC_ASSERT(base <= gemm_time(hw, format, GemmPhase::kForward, m, n, k, groups, true).to<double>());
 }
 

@@ -90,7 +90,7 @@ TEST(Insight, MoreOfAResourceIsThatResource) {
   };
   EXPECT_LT(share(run), share(unlimited));
   EXPECT_EQ(gain(insight_of(unlimited), Resource::kPower), 0.0);
-  // A kernel bound by its bytes takes them over the bandwidth.
+  // A kernel bound by bytes takes bytes / bandwidth.
   const Bytes bytes{1e9};
   const auto time = [&](const costmodel::Hardware& hw) {
     const auto op = costmodel::MemoryOp::kElementwise;
@@ -141,7 +141,7 @@ TEST(Insight, MoreMemoryIsWhatItMakesRoomFor) {
   const Neighbours all = neighbours(problem_of(run), run.options);
   const Change* const fastest = all.fastest(problem_of(run), run.hardware.hbm_capacity, run.hardware.hbm_capacity);
   ASSERT_NE(fastest, nullptr);
-  // A device into which the fastest just does not go.
+  // A device on which the fastest run just does not fit.
   run.hardware.hbm_capacity = 0.98 * fastest->peak_memory / (1.0 - kHeadroom);
   const Insight result = insight_of(run);
   ASSERT_TRUE(result.best_with_more_memory.has_value());

@@ -39,7 +39,7 @@ IssueClock clock_of(const std::vector<Step>& list) {
   return clock;
 }
 
-/// The definition: all clocks from 0.
+/// The definition: walks all clocks from 0.
 int walked(const std::vector<Step>& list) {
   int host = 0, device = 0, copies = 0;
   for (const Step& step : list) {
@@ -91,13 +91,13 @@ RC_GTEST_PROP(IssueClock, RepeatedIsTheSequence, ()) {
 // Is the largest cycle mean what a repetition takes in a long sequence?
 RC_GTEST_PROP(IssueClock, PeriodIsWhatLongSequencesTake, ()) {
   std::vector<Step> once = *steps();
-  // Without an op the device's clock stands still, and nothing else waits for copies than such a synchronisation.
+  // Without an op the device's clock does not advance, and only this kind of synchronisation waits for copies.
   once.push_back({Step::kOp, 1, 1});
   once.push_back({Step::kByCopy, 1, 0});
   std::vector<Step> list;
   constexpr int kTimes = 400;
   for (int i = 0; i < kTimes; ++i) list.insert(list.end(), once.begin(), once.end());
-  int whole = 1;  // Everything that can lead or trail: one repetition's issue and run.
+  int whole = 1;  // Issue and run of one repetition, all of which may come before or after.
   for (const Step& step : once) whole += step.issue + step.run;
   RC_ASSERT(std::abs(us(clock_of(once).period()) - walked(list) / double{kTimes}) <= whole / double{kTimes} + 1e-6);
 }
@@ -113,11 +113,11 @@ TEST(IssueClock, AfterASynchronisationTheDeviceWaitsForTheFirstLaunch) {
 }
 
 TEST(IssueClock, ASynchronisationByCopyWaitsForTheCopiesBeforeIt) {
-  // A product of 100 us whose output takes 40 us to the host; then 5 us of stall and an op of 10 us that runs for 7.
+  // A GEMM of 100 us whose output takes 40 us to the host; then a stall of 5 us and an op of 10 us that runs for 7.
   EXPECT_NEAR(
       us(clock_of({{Step::kOp, 1, 100}, {Step::kCopy, 1, 40}, {Step::kByCopy, 5, 0}, {Step::kOp, 10, 7}}).elapsed()),
       101.0 + 40.0 + 5.0 + 10.0 + 7.0, 1e-9);
-  // One that copies nothing to the host does not wait for them.
+  // A synchronisation that copies nothing to the host does not wait for copies.
   EXPECT_NEAR(us(clock_of({{Step::kOp, 1, 100}, {Step::kCopy, 1, 40}, {Step::kSynchronise, 5, 0}, {Step::kOp, 10, 7}})
                      .elapsed()),
               101.0 + 5.0 + 10.0 + 7.0, 1e-9);

@@ -33,10 +33,10 @@ class Killed : public ProgramTest {
     const char* asked = std::getenv("FOLDWISE_KILLS");  // NOLINT(concurrency-mt-unsafe): nothing else runs.
     return asked == nullptr ? std::max(5, usual / FW_EVERY) : std::stoi(asked);
   }
-  /// More of them than this came while it was at work; of a few any.
+  /// More kills than this must happen during work; 0 for few kills.
   static int enough() { return kills() < 20 ? 0 : kills() / 4; }
 
-  /// Lets it end, and notes how long that takes.
+  /// Lets it finish, and measures how long that takes.
   void finish(const Arguments& arguments) {
     const Clock::time_point start = Clock::now();
     const int status = wait_for(start_foldwise(arguments));
@@ -45,16 +45,16 @@ class Killed : public ProgramTest {
     duration_ = Clock::now() - start;
   }
 
-  /// Kills it, with what it has started, after up to the time that finish() took.
+  /// Kills it and its child processes at a random time within the duration that finish() measured.
   void kill_once(const Arguments& arguments) {
     const auto moment = std::uniform_real_distribution(0.0, 1.0)(random_) * duration_;
     const pid_t child = start_foldwise(arguments);
     std::this_thread::sleep_for(moment);
     ::kill(-child, SIGKILL);
-    ::kill(child, SIGKILL);  // It may not have made its group yet.
+    ::kill(child, SIGKILL);  // It may not have created its process group yet.
     ++signals_;
     if (WIFSIGNALED(wait_for(child))) ++kills_at_work_;
-    while (waitpid(-child, nullptr, 0) > 0) continue;  // What it has started is ours now.
+    while (waitpid(-child, nullptr, 0) > 0) continue;  // Its child processes are ours now.
   }
 
   std::mt19937 random_{std::random_device{}()};
@@ -84,7 +84,7 @@ TEST_F(Killed, SweepsGoOnFromTheirRows) {
     const std::string rows = contents(path("rows"));
     ASSERT_EQ(alone.compare(0, rows.size(), rows), 0);
     ASSERT_GE(rows.size(), before);
-    before = rows.empty() ? 0 : rows.rfind('\n') + 1;  // A last row that is not whole is computed again.
+    before = rows.empty() ? 0 : rows.rfind('\n') + 1;  // An incomplete last row is computed again.
     if (rows == alone) fs::remove(path("rows")), before = 0;
   }
   EXPECT_GT(kills_at_work_, enough());
@@ -180,7 +180,7 @@ TEST_F(Killed, CalibrationsOfADeviceGoOnFromTheirMeasurements) {
     return Arguments{"calibrate", "--device", "cpu", "--quick", "--only", "gemm", "--out", path(out)};
   };
   finish(arguments("alone"));
-  const auto settings = [&](const std::string& out) {  // Of the session's first line, and of each measurement.
+  const auto settings = [&](const std::string& out) {  // In the session line, and in each measurement.
     std::istringstream in(contents(path(out + "/records.jsonl")));
     std::vector<std::string> found;
     for (std::string line; std::getline(in, line) && !in.eof();) {

@@ -49,9 +49,9 @@ const json& launch_cases() {
   return file;
 }
 
-// ---- What Megatron says --------------------------------------------------------------------------------------------
+// ---- Megatron's verdicts --------------------------------------------------------------------------------------------
 
-/// What we say of a case; empty: it starts. Rules that are ours alone (foldwise.*) are no matter of Megatron's.
+/// Our verdict on a case; empty: it starts. Excludes our own rules (foldwise.*), which Megatron does not have.
 struct Verdict {
   std::string refused;
   std::optional<Imported> imported;
@@ -77,7 +77,7 @@ Verdict verdict_of(const json& row) {
   return verdict;
 }
 
-/// Of every case, in order: they are read once.
+/// Verdicts on all cases in order, read once.
 const std::vector<Verdict>& verdicts() {
   static const std::vector<Verdict> all = [] {
     std::vector<Verdict> list;
@@ -158,7 +158,7 @@ TEST(LaunchCases, LayersOfStagesAreMegatrons) {
   EXPECT_GE(compared, 500);
 }
 
-/// A setting as TransformerConfig has it after validation.
+/// A setting in the form that TransformerConfig has after validation.
 std::pair<std::string, json> validated(const std::string& dest, json value) {
   static const std::map<std::string, std::string> names = {
       {"num_experts", "num_moe_experts"},
@@ -166,7 +166,7 @@ std::pair<std::string, json> validated(const std::string& dest, json value) {
   if (dest == "grad_reduce_in_bf16") return {"accumulate_allreduce_grads_in_fp32", false};
   if (value.is_array() && value.size() == 1 && dest == "cp_comm_type") value = value.front();
   if (value.is_array()) std::sort(value.begin(), value.end());
-  // Two names of one thing.
+  // Two names for the same value.
   if (value == "allgather" && dest == "cp_comm_type") value = "all_gather";
   if (value == "dist_muon") value = "muon";
   const auto found = names.find(dest);
@@ -176,9 +176,9 @@ std::pair<std::string, json> validated(const std::string& dest, json value) {
 // Are the values of the imported run those that Megatron has after its validation? What export writes of it is
 // compared.
 TEST(LaunchCases, ValuesAreMegatrons) {
-  // The format of FP8, the kernel of attention and the positions of a rotary embedding are not modelled; lists of
-  // layers are written in a way of ours, splits as the layout that they come to; a recomputation of 0 layers is one of
-  // 1; and Megatron-FSDP is exported with the distributed optimizer, as Megatron-Bridge starts it.
+  // Differences in form. FP8 format, attention kernel and rotary positions are not modelled. We write lists of layers
+  // in our own way, and splits as the resulting layout. Recomputation of 0 layers is that of 1. Megatron-FSDP is
+  // exported with the distributed optimizer, as Megatron-Bridge starts it.
   const std::set<std::string> other = {"fp8",
                                        "fp8_recipe",
                                        "attention_backend",
@@ -196,7 +196,7 @@ TEST(LaunchCases, ValuesAreMegatrons) {
     const Verdict& verdict = verdicts()[i];
     if (!verdict.imported) continue;
     if (row.at("args").get<std::string>().find("--use-torch-fsdp2") != std::string::npos)
-      continue;  // As Megatron-FSDP.
+      continue;  // Same as Megatron-FSDP.
     json parsed = file.at("parsed_defaults");
     parsed.update(row.at("parsed"));
     config::Diagnostics ignored;
@@ -216,12 +216,12 @@ TEST(LaunchCases, ValuesAreMegatrons) {
   EXPECT_GE(compared, 15'000);
 }
 
-// ---- What export writes --------------------------------------------------------------------------------------------
+// ---- Exports --------------------------------------------------------------------------------------------------------
 
-/// What no start of Megatron says.
+/// Fields that no argument of Megatron expresses.
 const std::set<std::string> unsayable = {"expert_load", "software.router_operands", "task", "defaults"};
 
-/// Whether the field's value can make a difference to the run, and a start of Megatron can say it.
+/// Whether the field's value may affect the run, and Megatron's arguments can express it.
 bool is_told(const Field& f, const planner::Run& run) {
   static const std::set<std::string> of_experts = {"software.router_fusion", "capacity_factor", "pad_to_capacity"};
   const costmodel::TrainingOptions& o = run.options;
@@ -232,8 +232,8 @@ bool is_told(const Field& f, const planner::Run& run) {
   if (of_experts.contains(f.key) && !run.model.has_moe()) return false;
   const bool mxfp8_gather =
       o.step.optimizer.low_precision_param_gather && o.layer.precision == costmodel::Precision::kMxfp8;
-  // One group of all ranks is none, PP micro-batches are the default; local graphs hold a router with its
-  // preprocessing.
+  // One group of all ranks is no group; PP micro-batches are the default; local graphs capture a router together with
+  // its preprocessing.
   if (f.key == "microbatch_group_size" && o.pipeline.microbatch_group_size == o.pipeline.pp) return false;
   if (f.key == "fsdp_group" && o.step.fsdp_group == o.layout().dp_cp()) return false;
   if (f.key == "cuda_graph.scope" && o.layer.cuda_graph.impl == costmodel::GraphImpl::kLocal) return false;
@@ -286,11 +286,11 @@ TEST(Export, IsReadBackAndKnownToMegatron) {
         for (const Argument& argument : to_arguments(settings, *launch->release)) {
           const ArgumentSpec* spec = find_flag(argument.flag);
           ASSERT_TRUE(spec != nullptr && spec->releases.has(*launch->release)) << argument.flag;
-          if (flags.contains(argument.flag)) {  // Of 0.16 and main, by hand: more choices than one release has.
+          if (flags.contains(argument.flag)) {  // From 0.16 and main, by hand: more choices than one release has.
             EXPECT_EQ(allowed(flags.at(argument.flag), argument.values), "") << argument.flag;
           }
         }
-      // Of scripts, which a shell evaluates, a few: that takes long.
+      // Only some scripts, because evaluating them in a shell takes long.
       const std::vector<LaunchTarget> scripts = {LaunchTarget::kSlurm, LaunchTarget::kTorchrun};
       const LaunchTarget target =
           random.below(10) == 0 ? scripts[random.below(scripts.size())] : LaunchTarget::kMegatronLm;
@@ -305,11 +305,11 @@ TEST(Export, IsReadBackAndKnownToMegatron) {
         FAIL() << error.what() << "\n" << text;
       }
       EXPECT_TRUE(imported->unknown.empty()) << text;
-      // YaRN beside grouped queries is a position embedding of 0.19 (core_v0.19.0, argument_utils.py:384); older
-      // releases are given rotary positions of the same cost, which are no built-in model's.
+      // YaRN with grouped queries is a position embedding in 0.19 (core_v0.19.0, argument_utils.py:384). For older
+      // releases we write rotary positions of the same cost, which no built-in model has.
       const bool without_yarn = run->model.scaled_rope && in_releases("", "0.18.2").has(*launch->release);
       EXPECT_EQ(imported->run.model_name, without_yarn ? "inline" : model) << text;
-      // What a release's Transformer Engine does, no argument says.
+      // No argument says what a release's Transformer Engine does.
       run->options.step.optimizer.reads_bf16_moments = imported->run.options.step.optimizer.reads_bf16_moments;
       EXPECT_EQ(imported->run.num_gpus, run->num_gpus);
       EXPECT_EQ(imported->run.model.mtp_num_layers, run->model.mtp_num_layers);
@@ -320,7 +320,7 @@ TEST(Export, IsReadBackAndKnownToMegatron) {
       }
       for (const Field& f : fields())
         if (f.is_option() && unsayable.contains(f.key)) f.value.set(imported->run.options, f.value.get(run->options));
-      if (run->options.layer.cuda_graph.impl == costmodel::GraphImpl::kLocal) continue;  // As in is_told.
+      if (run->options.layer.cuda_graph.impl == costmodel::GraphImpl::kLocal) continue;  // See is_told.
       if (without_yarn) continue;
       const costmodel::Prediction was = foldwise::predict(*run), is = foldwise::predict(imported->run);
       EXPECT_EQ(is.step_time.to<double>(), was.step_time.to<double>()) << text;
@@ -359,14 +359,14 @@ TEST(Export, AChangedModelIsReadBack) {
       const costmodel::Prediction was = foldwise::predict(run), is = foldwise::predict(again);
       EXPECT_EQ(is.step_time.to<double>(), was.step_time.to<double>()) << model;
       EXPECT_EQ(is.peak_memory.to<double>(), was.peak_memory.to<double>()) << model;
-    } catch (const config::ConfigError&) {  // No such number of layers, or not exported: other tests say why.
+    } catch (const config::ConfigError&) {  // No such number of layers, or not exported: covered by other tests.
     }
   }
   fmt::print("{} models read back\n", read);
   EXPECT_GE(read, 10);
 }
 
-/// "section.member" of the configurations that Megatron-Bridge wrote.
+/// "section.member" of configurations written by Megatron-Bridge.
 std::set<std::string> members_of_bridge() {
   std::set<std::string> members;
   for (const char* model : {"llama3-70b", "moonlight-16b-a3b"}) {
@@ -386,8 +386,8 @@ std::set<std::string> members_of_bridge() {
 // Whether it comes to the same run there, tests/launches/bridge/in_bridge.py says.
 TEST(Export, SetsMembersOfMegatronBridge) {
   std::set<std::string> known = members_of_bridge();
-  known.insert("dataset.seq_length");  // A property: of sequence_length.
-  // Of Megatron-Core since 0.18 (core_v0.18.2, transformer_config.py:1515,1683,868); the files are of 0.16.
+  known.insert("dataset.seq_length");  // A property, from sequence_length.
+  // In Megatron-Core since 0.18 (core_v0.18.2, transformer_config.py:1515,1683,868). The files are from 0.16.
   for (const char* member : {"moe_expert_rank_capacity_factor", "moe_paged_stash", "moe_mlp_glu_interleave_size"})
     known.insert(std::string("model.") + member);
   Random random(18);
@@ -396,7 +396,7 @@ TEST(Export, SetsMembersOfMegatronBridge) {
     for (const std::string& system : hwprofiles::built_in_systems()) {
       auto run = random_run(model, system, random);
       if (!run) continue;
-      run->release = find_release("0.16.1");  // Of the Megatron-Bridge whose members the golden file has.
+      run->release = find_release("0.16.1");  // Release of the Megatron-Bridge in the golden file.
       std::string text;
       try {
         text = launch_text(launch_of(*run, LaunchTarget::kMegatronBridge), LaunchTarget::kMegatronBridge);
@@ -419,7 +419,7 @@ TEST(Export, SetsMembersOfMegatronBridge) {
 // is with one field changed.
 TEST(Export, ChangesMakeTheOtherStart) {
   planner::Run run = load_runs(std::string(FW_DOCS_DIR) + "/examples/deepseek-v3-gb200.json").runs.at(0);
-  run.release = find_release("0.17.1");  // The last with Transformer Engine's loss, which the example has.
+  run.release = find_release("0.17.1");  // The last release with Transformer Engine's loss, which the example uses.
   using Given = std::map<std::string, std::vector<std::string>>;
   const auto given = [](const Launch& launch) {
     Given all;
@@ -469,7 +469,7 @@ TEST(Export, ChangesMakeTheOtherStart) {
 // nodes.
 TEST(Export, SegmentsDivideTheNodes) {
   planner::Run run = load_runs(std::string(FW_DOCS_DIR) + "/examples/deepseek-v3-gb200.json").runs.at(0);
-  run.release = find_release("0.17.1");  // The last with Transformer Engine's loss, which the example has.
+  run.release = find_release("0.17.1");  // The last release with Transformer Engine's loss, which the example uses.
   Launch launch = launch_of(run);
   const auto segment = [&](std::int64_t gpus) {
     launch.num_gpus = gpus;
@@ -477,7 +477,7 @@ TEST(Export, SegmentsDivideTheNodes) {
     const std::size_t at = text.find(option);
     return at == std::string::npos ? 0 : std::stoi(text.substr(at + option.size()));
   };
-  EXPECT_EQ(segment(256), 16);  // 64 nodes of 4 GPUs, 16 to a domain
+  EXPECT_EQ(segment(256), 16);  // 64 nodes of 4 GPUs, 16 per domain
   EXPECT_EQ(segment(32), 8);
   EXPECT_EQ(segment(144), 0);
 }
@@ -521,7 +521,7 @@ TEST(Export, NamesWhatPublishedRowsName) {
   EXPECT_GE(written, 150);
 }
 
-// ---- Files that people have ----------------------------------------------------------------------------------------
+// ---- Files from users ----------------------------------------------------------------------------------------------
 
 // Does import read scripts, lists, logs and configurations in the shapes that people have, and name file and line of
 // what it cannot read?

@@ -31,7 +31,7 @@ class Malformed : public ProgramTest {
   }
 };
 
-// What other programs write, cut or of another shape than theirs: all files of tests/invalid_inputs/import_*.
+// Output of other programs, truncated or of another shape: all files of tests/invalid_inputs/import_*.
 TEST_F(Malformed, Imports) {
   std::size_t files = 0;
   for (const auto& file : std::filesystem::directory_iterator(FW_INVALID_INPUTS_DIR)) {
@@ -45,12 +45,12 @@ TEST_F(Malformed, Imports) {
   EXPECT_FALSE(std::filesystem::exists(path("out")));
 }
 
-// A folder, a file larger than any reader takes, and one that is nested deeper: for every reader, with the outputs that
-// are compared with what the file names.
+// A folder, a file larger than any reader accepts, and one nested more deeply, for every reader, with the outputs that
+// are compared with the files named in it.
 TEST_F(Malformed, FilesBeyondAllReason) {
   const std::string run = write("run.json", small_run()), out = path("out");
   const auto nested = [&](const std::string& name, const std::string& before, const std::string& after) {
-    constexpr int kLevels = 1'000'000 / FW_EVERY;  // No stack holds as many.
+    constexpr int kLevels = 1'000'000 / FW_EVERY;  // More than any stack holds.
     return write_text(name, fmt::format("{0}{2:[>{4}}{3:]>{4}}{1}\n", before, after, "", "", kLevels));
   };
   const auto expect_all = [&](std::initializer_list<const char*> commands, const std::string& file,
@@ -71,7 +71,7 @@ TEST_F(Malformed, FilesBeyondAllReason) {
   expect_all({"diagnose {run} --trace {file} --html {out}"}, trace, deep);
 
   const std::string large = write_text("large.json", ""), folder = path("folder.jsonl");
-  std::filesystem::resize_file(large, std::uintmax_t{257} << 20U);  // Takes no room: it is a hole.
+  std::filesystem::resize_file(large, std::uintmax_t{257} << 20U);  // Sparse: takes no space.
   std::filesystem::create_directory(folder);
   for (const auto& [file, message] :
        {std::pair(large, " larger than 256 MiB"), std::pair(folder, " expected a file, found a directory"),
@@ -82,8 +82,8 @@ TEST_F(Malformed, FilesBeyondAllReason) {
   EXPECT_FALSE(std::filesystem::exists(out));
 }
 
-// Files that are small enough, of so many values or mistakes, or with such names, that they would take gigabytes or
-// minutes: what the first of them say is told, or that there are too many.
+// Files of moderate size with so many values or mistakes, or with such names, that they would take gigabytes or
+// minutes. The message lists the first mistakes, or says that there are too many.
 TEST_F(Malformed, FilesOfManyParts) {
   const auto times = [](std::size_t count, const std::string& part) {
     std::string text;
@@ -97,7 +97,7 @@ TEST_F(Malformed, FilesOfManyParts) {
   const std::string named =
       write_text("named.json", R"({")" + std::string(100'000, 'x') + R"(":[)" + times(1000, "1,") + "1]}");
   for (const char* command : {"predict ", "validate ", "systems ", "models "}) expect_mistake(command + named, many);
-  // Each of these would be some mistakes.
+  // Each element would give several mistakes.
   constexpr std::size_t kLongest = 40'000;  // 200 lines.
   const std::string runs = write_text("runs.json", '[' + times(100'000, "{},") + "{}]");
   expect_mistake("validate " + runs, "at least 800 more mistakes", kLongest);
@@ -110,13 +110,13 @@ TEST_F(Malformed, FilesOfManyParts) {
   expect_mistake("diagnose " + run + " --trace " +
                      write_text("trace.json", R"({"traceEvents":[{"name":")" + long_name + R"("}]})"),
                  "a value longer than 1 MiB");
-  // A log may be long, a script or a configuration is not.
+  // Only a log may be long, not a script or a configuration.
   for (const char* name : {"long.sh", "long.yaml"})
     expect_mistake("import --system h200 --gpus 8 " + write_text(name, times(1'000'000, "a: b\n")),
                    "larger than the 4 MiB of a script or a configuration");
 }
 
-// A folder or a failing disk (what this file is, whose first page cannot be read), for every option that reads a file.
+// A folder or a failing disk (this file's first page cannot be read), for every option that reads a file.
 TEST_F(Malformed, FilesThatCannotBeRead) {
   const std::string run = write("run.json", small_run()), out = path("out");
   for (const std::string& file : {folder_.string(), std::string("/proc/self/mem")})
@@ -131,8 +131,8 @@ TEST_F(Malformed, FilesThatCannotBeRead) {
           fmt::format(fmt::runtime(command), fmt::arg("file", file), fmt::arg("run", run), fmt::arg("out", out)), "");
 }
 
-// With less memory than a file or a search takes: one message, no abort. The least in which the program starts is some
-// 60 MB of addresses.
+// With less memory than a file or a search needs: one message, no abort. The program needs about 60 MB of address space
+// to start.
 TEST_F(Malformed, WithoutEnoughMemory) {
   if (std::string_view(FW_SANITIZE) != "") GTEST_SKIP() << "sanitizers take terabytes of addresses";
   std::string log;
@@ -156,7 +156,7 @@ TEST_F(Malformed, WithoutEnoughMemory) {
   EXPECT_GT(short_of_memory, 0);
 }
 
-// Scripts of a few lines whose words would fill the memory, or the stack: the sandbox ends them.
+// Short scripts whose words would fill the memory or the stack: the sandbox ends them.
 TEST_F(Malformed, ScriptsThatGrow) {
   std::string nested, closing, sums = "A=xxxxxxxxxx\n", inner;
   for (int i = 0; i < 40; ++i) sums += "A+=$A\n";
@@ -170,13 +170,13 @@ TEST_F(Malformed, ScriptsThatGrow) {
                    "found nothing that starts training with Megatron's arguments");
 }
 
-// Options that a form of the command does not take are not passed over.
+// Options that do not apply to this form of the command are reported.
 TEST_F(Malformed, OptionsOfValidate) {
   const std::string runs = FW_ACCURACY_DIR "/runs/h200x4_runs.json";
   expect_mistake("validate " + runs + " --system nosuch", "command line: --system: only of kernel records");
 }
 
-// An input of 10 kB in the wrong place is not printed back whole, and a thousand mistakes are not all printed.
+// A wrong input of 10 kB is not printed completely, nor are a thousand mistakes.
 TEST_F(Malformed, MessagesStayReadable) {
   const std::string large(10000, 'x');
   nlohmann::json run = small_run();
@@ -195,7 +195,7 @@ TEST_F(Malformed, MessagesStayReadable) {
   EXPECT_LE(std::count(outcome.err.begin(), outcome.err.end(), '\n'), 201);
 }
 
-// Bytes that are no text, in an argument or in a script.
+// Bytes that are not text, in an argument or in a script.
 TEST_F(Malformed, BytesThatAreNoText) {
   const std::string bytes = "$(printf '\\377')";
   for (const char* command : {"plan --set precision=", "plan --model ", "predict ", "models ", "import --env A="})

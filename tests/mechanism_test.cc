@@ -26,7 +26,7 @@ using costmodel::OffloadModule;
 using costmodel::Prediction;
 using costmodel::TrainingOptions;
 
-/// Runs that no rule refuses, `each` of every (FW_EVERY-th) built-in model on a built-in system.
+/// Looks at random runs that break no rule: `each` of every (FW_EVERY-th) built-in model.
 void for_random_runs(std::size_t each, const std::function<void(const Run&, const std::string&)>& look,
                      unsigned seed = 16) {
   Random random(seed);
@@ -43,14 +43,14 @@ void for_random_runs(std::size_t each, const std::function<void(const Run&, cons
     }
 }
 
-/// Whether the rules allow `options`, and they say the same when settled.
+/// Whether the rules accept `options`, and settling does not change them.
 bool runs_as_written(const planner::Run& run, const TrainingOptions& options) {
   TrainingOptions settled = options;
   settle(settled);
   return settled == options && violations({run.model, run.hardware, run.num_gpus}, options).empty();
 }
 
-// Without a power limit, whose clocks go by what a direction of one micro-batch does: that is another mechanism.
+// Without a power limit: clocks that depend on the work of a direction are another mechanism.
 Prediction predicted(const planner::Run& run, const TrainingOptions& options) {
   costmodel::Hardware hardware = run.hardware;
   hardware.power = {};
@@ -78,7 +78,7 @@ TEST(EpOverlap, MakesNoRunSlower) {
     if (!runs_as_written(run, with)) return;
     EXPECT_LE(predicted(run, with).step_time.to<double>(), 1.002 * after) << name;
   });
-  // Known, not explained: draws of 2026-11-28 have up to six runs that expose 0.5 to 6.3 % more communication.
+  // Not explained: in draws of 2026-11-28 up to six runs expose 0.5 to 6.3 % more communication.
   EXPECT_LE(slower, 6);
   EXPECT_GT(runs, 30 / FW_EVERY);
 }
@@ -155,7 +155,7 @@ TEST(ReservedMemory, IsNoLessThanAllocated) {
             if (memory.graph_pools > Bytes{}) continue;
             if (memory.pressure.out_of_memory || memory.reserved.segments_run_out ||
                 memory.total() > run.hardware.hbm_capacity)
-              continue;  // It stops there.
+              continue;  // The replay stops there.
             ++ranks;
             if (memory.reserved.segments < 0.99 * memory.allocated())
               short_of.push_back(fmt::format("{}, seed {}: {} of {} GiB", name, seed, in_gib(memory.reserved.segments),
@@ -164,7 +164,7 @@ TEST(ReservedMemory, IsNoLessThanAllocated) {
         },
         seed);
   EXPECT_THAT(short_of, testing::IsEmpty());
-  EXPECT_GT(ranks, 300 / FW_EVERY);  // Of those for which torch has room.
+  EXPECT_GT(ranks, 300 / FW_EVERY);  // Only runs with enough room for PyTorch's reserve.
   EXPECT_GT(units, 30 / FW_EVERY);
 }
 
@@ -247,7 +247,7 @@ TEST(FsdpBuffers, HoldABillionElementsOrTwoUnits) {
   EXPECT_DOUBLE_EQ(bytes(8e9, 40), 4.0 * 1.4e9);
 }
 
-// What is gathered is what travels: a byte of an FP8 parameter; and nothing of experts that one rank alone has.
+// Buffers hold what is transferred: one byte of an FP8 parameter, and nothing for experts on a single rank.
 TEST(FsdpBuffers, HoldWhatIsShared) {
   TrainingOptions o;
   o.step.sharding = costmodel::Sharding::kFsdp;

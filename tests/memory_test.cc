@@ -41,7 +41,7 @@ struct Bounds {
   double reserved_pct = 7.0, reserved_rms_pct = 0.0, peak_pct = 1.0, peak_rms_pct = 0.2;
 };
 
-// The runs of a file, of one day where it is given.
+// Checks the runs of a file, optionally of one day only.
 void check(const std::string& file, const Bounds& bounds, const std::string& day = "") {
   const RunList list = load_runs(std::string(FW_ACCURACY_DIR "/") + file);
   double square = 0.0, reserved_square = 0.0;
@@ -86,29 +86,29 @@ TEST(MeasuredMemory, OfEveryRankIsReachedWithTransformerEngine) {
 TEST(MeasuredMemory, OfEveryRankIsReachedWithLocalLayers) {
   check("runs/h200x4_runs.json", {.runs = 14, .reserved_rms_pct = 3.5});
 }
-// Reserved memory of two ranks that allocate alike differs by up to 6 % within the later ones of these runs.
+// In these runs reserved memory differs by up to 6 % between two ranks that allocate alike.
 TEST(MeasuredMemory, OfEveryRankIsReachedInRunsMeasuredAfterwards) {
   check("runs/h200x2_runs.json", {.runs = 25, .reserved_pct = 6.1, .reserved_rms_pct = 1.5});
   check("runs/h200x2_runs.json", {.runs = 18, .reserved_rms_pct = 0.7}, "2026-11-21");
 }
-// Up to 103 GiB, most of them predicted before they ran. Those in FP8 and with the norms recomputed set what an MoE
-// layer's frames hold (docs/memory.md#experts-in-fp8).
+// Up to 103 GiB; most runs were predicted before they were measured. The runs in FP8 and with recomputed norms
+// determined what an MoE layer's frames hold (docs/memory.md#experts-in-fp8).
 TEST(MeasuredMemory, OfOneGpuIsReached) {
   check("hosts/h200x1.json", {.runs = 26, .reserved_pct = 5.5, .reserved_rms_pct = 1.8});
 }
-// Of gated delta nets, which Qwen3-Next has in three of four layers. The outputs that its gates multiply were found on
+// Gated delta nets, which Qwen3-Next has in three of four layers. The outputs that its gates multiply were found in
 // these runs.
 TEST(MeasuredMemory, OfGatedDeltaNetsIsReached) {
   check("hosts/h200x1_next.json",
         {.runs = 3, .reserved_pct = 1.5, .reserved_rms_pct = 1.0, .peak_pct = 0.1, .peak_rms_pct = 0.05});
 }
-// Predicted before they ran, but for the head under TP and the biases of experts (docs/memory.md#accuracy). Reserved
-// memory grows with the steps where rows of experts differ (docs/memory.md#reserved): the first set that more than
-// three are replayed.
+// Predicted before they were measured, except the head under TP and the biases of experts (docs/memory.md#accuracy).
+// Reserved memory grows over the steps if the rows of experts vary (docs/memory.md#reserved): the first run showed that
+// more than three steps must be replayed.
 TEST(MeasuredMemory, OfFourGpusIsReached) {
   Bounds bounds{.runs = 21, .reserved_pct = 16.0, .reserved_rms_pct = 5.5, .peak_pct = 0.7, .peak_rms_pct = 0.22};
   check("hosts/h200x4.json", bounds);
-  bounds.runs += 8;  // Of one GPU.
+  bounds.runs += 8;  // With one GPU.
   check("hosts/h100x4.json", bounds);
 }
 
@@ -156,8 +156,8 @@ TEST(ReservedMemory, OfPublishedCapturesWithEpOverlapIsThere) {
   EXPECT_GE(captures, 25);
 }
 
-// FSDP of four GPUs that talk. FP8 copies, FP8 parameters and experts that one rank alone has were found on these runs;
-// what is left is a layer's gradient or a table's in the buffers (docs/memory.md#fsdp-buffers).
+// FSDP on four GPUs. FP8 copies, FP8 parameters and experts on a single rank were found in these runs. The remaining
+// error is the gradient of a layer or of a table in the buffers (docs/memory.md#fsdp-buffers).
 TEST(MeasuredMemory, OfFsdpIsReached) {
   const RunList list = load_runs(std::string(FW_ACCURACY_DIR) + "/hosts/h100x4_fsdp.json");
   int runs = 0;
@@ -178,8 +178,8 @@ TEST(MeasuredMemory, OfFsdpIsReached) {
 }
 
 // Options that no other measured run has: sharding, optimizers and their offloading, offloaded activations, CP, ETP,
-// dropping, recomputation by layers and in FP8, MTP. Nine mistakes were found on these runs (docs/memory.md#accuracy).
-// Where gradients come tensor by tensor, FSDP's are a layer early here.
+// dropping, recomputation by layers and in FP8, MTP. These runs showed nine mistakes (docs/memory.md#accuracy). If
+// gradients come tensor by tensor, FSDP's are a layer early here.
 TEST(MeasuredMemory, OfOptionsOfOneRankIsReached) {
   const RunList list = load_runs(std::string(FW_ACCURACY_DIR) + "/hosts/h100_memory.json");
   ASSERT_EQ(list.runs.size(), 48u);
@@ -217,8 +217,8 @@ TEST(ReservedMemory, ShrinksWhenTheHostIsSlowerThanTheDevice) {
   EXPECT_LT(reserved_gib(1.0), reserved_gib(0.0) - 1.0);
 }
 
-// Two plans with moments in bf16, as Transformer Engine 2.12 keeps them: two GPUs of Megatron core_v0.16.1, and again
-// with torch held to 75.1 GiB, what an H100 has for it (measured 2026-11-28; shared/data/h200x2_plans_2026_11.json and
+// Two plans with moments in bf16, as in Transformer Engine 2.12: on two GPUs with Megatron core_v0.16.1, and again with
+// PyTorch limited to 75.1 GiB, as on an H100 (measured 2026-11-28; shared/data/h200x2_plans_2026_11.json and
 // shared/cases/launches).
 Run bf16_states(std::string_view id) {
   RunList list = load_runs(FW_GOLDEN_DIR "/../memory/states_bf16.json");
@@ -228,7 +228,7 @@ Run bf16_states(std::string_view id) {
 }
 constexpr double kGiB = 1073741824.0;
 
-// `torch_gib`: what torch may have.
+// `torch_gib`: limit for PyTorch.
 costmodel::StageMemory replayed(Run run, std::optional<double> torch_gib) {
   costmodel::Prediction prediction = costmodel::predict(run.model, run.options, run.hardware);
   if (torch_gib) run.hardware.hbm_capacity = Bytes{*torch_gib * kGiB} + prediction.memory[0].outside();
@@ -330,7 +330,7 @@ TEST(MeasuredMemory, OfTheOptimizerStepIsReached) {
   const RunList list = load_runs(std::string(FW_ACCURACY_DIR) + "/runs/published_runs.json");
   std::size_t peaks = 0;
   for (const auto& run : list.runs) {
-    if (first_violation({run.model, run.hardware, run.num_gpus}, run.options)) continue;  // No prediction, then.
+    if (first_violation({run.model, run.hardware, run.num_gpus}, run.options)) continue;  // No prediction in this case.
     const costmodel::Prediction prediction = costmodel::predict(run.model, run.options, run.hardware);
     const costmodel::StageMemory* fullest = &prediction.memory.front();
     for (const costmodel::StageMemory& memory : prediction.memory) {
@@ -370,10 +370,10 @@ TEST(CachingAllocator, TakesSegmentsOfTorchsSizes) {
   (void)allocator.allocate(Bytes{100.0});  // Small: a segment of 2 MiB.
   EXPECT_EQ(allocator.allocated(), Bytes{512.0});
   EXPECT_EQ(reserved_mib(allocator), 2.0);
-  (void)allocator.allocate(Bytes{3.0 * kMiB});  // Below 10 MiB: a segment of 20 MiB, shared with the next.
+  (void)allocator.allocate(Bytes{3.0 * kMiB});  // Below 10 MiB: a segment of 20 MiB, shared with the next allocation.
   (void)allocator.allocate(Bytes{17.0 * kMiB});
   EXPECT_EQ(reserved_mib(allocator), 22.0);
-  (void)allocator.allocate(Bytes{11.0 * kMiB});  // Above: rounded to 2 MiB, and a rest of 1 MiB is not split off.
+  (void)allocator.allocate(Bytes{11.0 * kMiB});  // Larger: rounded up to 2 MiB; a rest of 1 MiB is not split off.
   EXPECT_EQ(reserved_mib(allocator), 34.0);
   EXPECT_EQ(allocator.allocated().to<double>(), 512.0 + 32.0 * kMiB);
 }
@@ -385,8 +385,8 @@ TEST(CachingAllocator, ReusesMergedBlocksAndTheSmallestThatFits) {
   const auto medium = allocator.allocate(Bytes{50.0 * kMiB});
   allocator.free(large);
   allocator.free(medium);
-  const auto first = allocator.allocate(Bytes{40.0 * kMiB});    // Cuts the medium segment,
-  const auto second = allocator.allocate(Bytes{100.0 * kMiB});  // so that the large one is whole.
+  const auto first = allocator.allocate(Bytes{40.0 * kMiB});    // Splits the medium segment,
+  const auto second = allocator.allocate(Bytes{100.0 * kMiB});  // so that the large one stays unsplit.
   EXPECT_EQ(reserved_mib(allocator), 150.0);
   allocator.free(second);
   const auto half = allocator.allocate(Bytes{60.0 * kMiB}), rest = allocator.allocate(Bytes{40.0 * kMiB});
@@ -397,7 +397,7 @@ TEST(CachingAllocator, ReusesMergedBlocksAndTheSmallestThatFits) {
   allocator.free(first);
 }
 
-// Segments of fixed size cannot be joined; one that grows can: the same tensors, freed and made larger.
+// Segments of fixed size cannot be joined, one that grows can: the same tensors, freed and allocated larger.
 TEST(CachingAllocator, GrowsOneSegmentWhereSegmentsExpand) {
   for (const bool expandable : {false, true}) {
     costmodel::CachingAllocator allocator(expandable);
@@ -423,7 +423,7 @@ TEST(CachingAllocator, GivesWholePagesBackAndTriesAgain) {
   (void)allocator.allocate(Bytes{60.0 * kMiB});
   EXPECT_EQ(allocator.retries(), 1);
   EXPECT_EQ(reserved_mib(allocator), 100.0);
-  (void)allocator.allocate(Bytes{10.0 * kMiB});  // What is left before the pages that went back.
+  (void)allocator.allocate(Bytes{10.0 * kMiB});  // Uses the rest before the pages that were released.
   EXPECT_EQ(reserved_mib(allocator), 100.0);
   EXPECT_FALSE(allocator.failure());
   (void)allocator.allocate(Bytes{50.0 * kMiB});
@@ -444,7 +444,7 @@ TEST(CachingAllocator, FillsTheGapsThatWentBack) {
   allocator.free(middle);
   allocator.free(allocator.allocate(Bytes{80.0 * kMiB}));
   EXPECT_EQ(reserved_mib(allocator), 120.0);
-  (void)allocator.allocate(Bytes{20.0 * kMiB});  // Of the 80.
+  (void)allocator.allocate(Bytes{20.0 * kMiB});  // Part of the 80.
   const auto again = allocator.allocate(Bytes{60.0 * kMiB});
   allocator.free(again);
   EXPECT_EQ(reserved_mib(allocator), 120.0);
@@ -458,7 +458,7 @@ TEST(CachingAllocator, GivesFreeSegmentsBackAndWaitsForStreams) {
   const auto whole = allocator.allocate(Bytes{40.0 * kMiB});
   const auto cut = allocator.allocate(Bytes{20.0 * kMiB});
   allocator.free(cut);
-  (void)allocator.allocate(Bytes{12.0 * kMiB});  // Of those 20.
+  (void)allocator.allocate(Bytes{12.0 * kMiB});  // Part of those 20.
   allocator.free_after(whole, Seconds{1000.0});
   (void)allocator.allocate(Bytes{60.0 * kMiB});
   EXPECT_EQ(allocator.retries(), 1);
@@ -492,7 +492,7 @@ TEST(CachingAllocator, StreamsShareNoSegment) {
   }
 }
 
-// Whatever is allocated and freed: nothing overlaps, so reserved is at least what is allocated, and all comes back.
+// For any allocations and frees: no overlap, so reserved is at least allocated, and everything is returned.
 RC_GTEST_PROP(CachingAllocator, KeepsItsBooks, (bool expandable, bool small)) {
   const std::optional<Bytes> capacity = small ? std::optional(Bytes{2048.0 * kMiB}) : std::nullopt;
   costmodel::CachingAllocator allocator(expandable, capacity);
@@ -549,12 +549,13 @@ TEST(GradientBuffers, ArePaddedAsByHand) {
   // 100 takes 128, 64 follows: 192, and lcm(3, 128) = 384. For high bandwidth lcm(3, 2^16) = 196608.
   EXPECT_EQ(laid_out(GradientBuffer(3, 0, false), {{100}, {64}}), (Sizes{384, 1}));
   EXPECT_EQ(laid_out(GradientBuffer(3, 0, true), {{100}, {64}}), (Sizes{196608, 1}));
-  // Of 150 each, 192 apart: the second one ends at 342 >= 200, padded to 384; so does the fourth; the fifth is left:
-  // 256.
+  // 150 each at a distance of 192: the second ends at 342 >= 200, padded to 384, and so does the fourth. The fifth
+  // remains: 256.
   EXPECT_EQ(laid_out(GradientBuffer(1, 200, false), {{150, 5}}), (Sizes{384 + 384 + 256, 3}));
-  // An end just short of the bucket's size does not end it: 192 + 7 < 200, and so the third does: 264, padded to 384.
+  // An end just below the bucket's size does not close it: 192 + 7 < 200. The third tensor closes it: 264, padded to
+  // 384.
   EXPECT_EQ(laid_out(GradientBuffer(1, 200, false), {{150}, {7}, {8}}), (Sizes{384, 1}));
-  // A shared embedding: what came before ends at 128; 1000 alone in a bucket of 1024.
+  // A shared embedding: the tensors before it end at 128; its 1000 are alone in a bucket of 1024.
   GradientBuffer shared(1, 0, false);
   shared.add({100});
   shared.end_bucket();

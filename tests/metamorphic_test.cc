@@ -30,7 +30,7 @@ using costmodel::TrainingOptions;
 using nlohmann::json;
 using nlohmann::ordered_json;
 
-/// A run that no rule refuses. It is printed if the property fails.
+/// A random run that breaks no rule. Printed if the property fails.
 Run any_run() {
   static const std::vector<std::string> models = built_in_models(), systems = hwprofiles::built_in_systems();
   const auto model = *rc::gen::elementOf(models), system = *rc::gen::elementOf(systems);
@@ -42,7 +42,7 @@ Run any_run() {
   return *run;
 }
 
-/// Whether rules allow `options` on so many GPUs, and they say the same when settled.
+/// Whether the rules accept `options` on this number of GPUs, and settling does not change them.
 bool allowed(const Run& run, const TrainingOptions& options, std::int64_t num_gpus) {
   TrainingOptions settled = options;
   settle(settled);
@@ -64,7 +64,7 @@ bool overlaps(const TrainingOptions& o) {
          o.layer.overlaps.tp || o.layer.overlaps.shared_expert || o.pipeline.overlaps.ep_a2a;
 }
 
-constexpr double kRounding = 1e-9;  // Relative: times are whole picoseconds, and sums of doubles.
+constexpr double kRounding = 1e-9;  // Relative: times are whole picoseconds and sums of doubles.
 
 // Is a run never slower, and never larger, with more memory, a higher power limit or a faster host?
 RC_GTEST_PROP(MoreHardware, OfMemoryPowerOrTheHostIsNeverSlowerOrLarger, ()) {
@@ -196,7 +196,7 @@ RC_GTEST_PROP(Recomputation, NeverKeepsMore, ()) {
 RC_GTEST_PROP(Breakdown, AddsUpToTheStep, ()) {
   const Run run = any_run();
   const Prediction p = predicted(run, run.options);
-  const auto is_step = [&](Seconds sum) {  // A picosecond a part is lost to whole ticks.
+  const auto is_step = [&](Seconds sum) {  // Rounding to whole ticks loses a picosecond per part.
     return std::abs((sum - p.step_time).to<double>()) <= 1e-8 * p.step_time.to<double>();
   };
   RC_ASSERT(is_step(p.breakdown.total()));
@@ -238,15 +238,15 @@ RC_GTEST_PROP(Shards, AddUpToTheModel, ()) {
   const costmodel::ParameterCount all =
       costmodel::compose_step(model, whole, run.hardware).composition.parameters.at(0);
   RC_ASSERT(expert * static_cast<double>(o.layer.ep * o.layer.etp) == all.expert);
-  // What TP replicates is not marked where TP is 1.
+  // With TP 1, tensors that TP would replicate are not marked.
   double sum = o.layer.tp == 1 ? dense : (dense - replicated) * tp + replicated;
-  if (model.learned_position_embedding)  // Whole on each rank, and not marked, since its gradient is.
+  if (model.learned_position_embedding)  // Replicated on each rank, but not marked, because its gradient is.
     sum -=
         (tp - 1.0) * static_cast<double>(std::max(model.max_position_embeddings, o.layer.seq_len) * model.hidden_size);
   RC_ASSERT(sum - static_cast<double>(std::max<std::int64_t>(copies, 1) - 1) * table * tp == all.dense);
 }
 
-/// The same JSON with the keys of each object in another order.
+/// The same JSON with shuffled keys in each object.
 ordered_json reordered(const ordered_json& value, std::mt19937& random) {
   if (value.is_array()) {
     ordered_json list = ordered_json::array();

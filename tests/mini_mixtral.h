@@ -7,7 +7,7 @@
 
 #include "planner/foldwise.h"
 
-// A small model's runs and questions that several tests ask about.
+// Runs of and questions about a small model, for several tests.
 namespace foldwise::planner {
 
 inline Run run_with(const nlohmann::json& changes) {

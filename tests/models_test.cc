@@ -71,7 +71,7 @@ std::int64_t whole(const json& args, const char* key) {
   return args.at(key).is_null() ? 0 : args.at(key).get<std::int64_t>();
 }
 
-/// The model that Megatron's arguments describe; independent of the Hugging Face reader.
+/// The model described by Megatron's arguments, without use of the Hugging Face reader.
 ModelSpec from_megatron_args(const json& args) {
   ModelSpec model;
   model.hidden_size = whole(args, "hidden_size");
@@ -184,25 +184,26 @@ TEST(MegatronFlops, AreThoseOfMegatronForEveryBuiltInModelThatHasACase) {
     const auto name = golden.at("model").get<std::string>();
     if (!std::binary_search(names.begin(), names.end(), name)) continue;
     SCOPED_TRACE(name);
-    // Mixtral-8x22B: the case has the vocabulary of the Instruct release (32768), the built-in model that of the base.
+    // Mixtral-8x22B: the case has the vocabulary of the Instruct release (32768), the built-in model that of the base
+    // model.
     expect_golden_flops(with_overrides(name, {{"vocab_size", golden.at("args").at("vocab_size")}}), golden);
     compared += load_model(name).vocab_size == golden.at("args").at("vocab_size") ? 1 : 0;
   }
-  EXPECT_EQ(compared, 17);  // All but deepseek-v3-nomtp, hybrid-synthetic-moe, and mixtral-8x22b as it is.
+  EXPECT_EQ(compared, 17);  // All but deepseek-v3-nomtp, hybrid-synthetic-moe and the unchanged mixtral-8x22b.
 }
 
 TEST(MegatronFlops, OfTheCasesWithoutAModelOfTheirNameFollowFromOverrides) {
   for (const json& golden : flops_cases()) {
     if (golden.at("model") == "deepseek-v3-nomtp")
       expect_golden_flops(with_overrides("deepseek-v3", {{"num_nextn_predict_layers", 0}}), golden);
-    if (golden.at("model") == "hybrid-synthetic-moe")  // The geometry of Nemotron-3-Nano.
+    if (golden.at("model") == "hybrid-synthetic-moe")  // Sizes of Nemotron-3-Nano.
       expect_golden_flops(load_model("nemotron-3-nano-30b-a3b"), golden);
   }
 }
 
 TEST(MegatronFlops, OfAModelWithLatentExpertsCountTheNarrowExpertsAndTheirProjections) {
-  // Per token and MoE layer, h = 4096, latent 1024, fm 2688, k 22, shared 5376, two matrices (no gate), 2 FLOPs a
-  // multiply-add, 3 passes: experts 6*2*1024*2688*22, shared 6*2*4096*5376, projections 6*2*4096*1024.
+  // Per token and MoE layer with h = 4096, latent 1024, fm 2688, k 22, shared 5376, two matrices (no gate), 2 FLOPs per
+  // multiply-add and 3 passes: experts 6*2*1024*2688*22, shared 6*2*4096*5376, projections 6*2*4096*1024.
   const ModelSpec model = load_model("nemotron-3-super-120b-a12b");
   ModelSpec without = model;
   std::erase_if(without.layers, [](const LayerSpec& layer) { return layer.mlp == MlpKind::kMoe; });
@@ -212,7 +213,7 @@ TEST(MegatronFlops, OfAModelWithLatentExpertsCountTheNarrowExpertsAndTheirProjec
 }
 
 TEST(MegatronFlops, OfLinearAttentionDoNotGrowWithTheSquareOfTheSequence) {
-  // Qwen3-Next: 12 of 48 layers and the depth of multi-token prediction are full attention; C = 6 * heads * head_dim.
+  // Qwen3-Next: 12 of 48 layers and the depth of multi-token prediction have full attention; C = 6 * heads * head_dim.
   const ModelSpec model = load_model("qwen3-next-80b-a3b");
   EXPECT_DOUBLE_EQ(megatron_flops(model, 0, 1), (12 + 1) * 6.0 * 16 * 256);
 }
@@ -221,7 +222,7 @@ TEST(MegatronFlops, OfLinearAttentionDoNotGrowWithTheSquareOfTheSequence) {
 RC_GTEST_PROP(MegatronFlops, OfTwoBatchesAreTheSumOfTheirs, ()) {
   const auto names = built_in_models();
   const auto name = *rc::gen::elementOf(names);
-  if (name.rfind("deepseek-v4", 0) == 0) return;  // Its selection of keys depends on the length of the sequences.
+  if (name.rfind("deepseek-v4", 0) == 0) return;  // Its selection of keys depends on the sequence length.
   const ModelSpec model = load_model(name);
   const double tokens = *rc::gen::inRange(1, 1 << 20), more = *rc::gen::inRange(1, 1 << 20);
   const double both = megatron_flops(model, tokens + more, tokens * tokens + more * more);
@@ -262,7 +263,7 @@ TEST(Parameters, AreThoseOfMegatronForEveryGoldenCase) {
   const std::vector<std::string> names = built_in_models();
   int cases = 0, built_in = 0;
   for (const json& golden : flops_cases()) {
-    if (!golden.contains("params")) continue;  // The packed case repeats a model.
+    if (!golden.contains("params")) continue;  // The packed case repeats another model.
     const std::string name = golden.at("model");
     SCOPED_TRACE(name);
     ++cases;
@@ -277,8 +278,8 @@ TEST(Parameters, AreThoseOfMegatronForEveryGoldenCase) {
   EXPECT_GE(built_in, 16);
 }
 
-// _derived.total_params of each config counts matrices only: norms, convolutions, sinks and MTP are left out, so a full
-// count lies a little above it.
+// _derived.total_params of each config counts matrices only, not norms, convolutions, sinks and MTP. A complete count
+// is therefore slightly larger.
 TEST(Parameters, AreCloseToTheDerivedTotalOfEveryBuiltInModel) {
   for (const std::string& name : built_in_models()) {
     const json config = json::parse(built_in_model_text(name));
@@ -536,8 +537,8 @@ TEST(ModelNames, OfReleasesMeanTheModelOfTheirGeometry) {
       {"mistralai/Mixtral-8x7B-Instruct-v0.1", "mixtral-8x7b"},
       {"QWEN3_32B", "qwen3-32b"},
       {"qwen3-235b", "qwen3-235b-a22b"},
-      {"mixtral", "mixtral"},            // Several.
-      {"deepseek-v33", "deepseek-v33"},  // None.
+      {"mixtral", "mixtral"},            // Several match.
+      {"deepseek-v33", "deepseek-v33"},  // None matches.
       {"no/such/config.json", "no/such/config.json"}};
   for (const auto& [name, meant] : names) EXPECT_EQ(foldwise::planner::find_model(name, ""), meant) << name;
 }

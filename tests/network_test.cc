@@ -10,7 +10,7 @@
 namespace foldwise::costmodel::network_test {
 namespace {
 
-/// All but dispatch and combine.
+/// All kinds but dispatch and combine.
 constexpr std::size_t kPlainKinds = 5;
 
 /// NVLink 100 GB/s, NIC 10 GB/s; bulk protocol only.
@@ -81,7 +81,7 @@ TEST(Protocols, LowLatencyWinsWhileMessagesAreSmall) {
 TEST(Protocols, ABulkMessageAlsoMovesTheRanksOwnShare) {
   Network network = round_numbers();
   network.nvlink.at(static_cast<std::size_t>(CollectiveKind::kAllGather)).own_share = gb_per_s(1000);
-  // As InsideADomain, and an eighth of 1 GB at 1 TB/s: 125 us.
+  // As in InsideADomain, plus an eighth of 1 GB at 1 TB/s: 125 us.
   EXPECT_NEAR(in_us(collective_time(network, CollectiveKind::kAllGather, Bytes{1e9}, {8, 8})), 8892.0, 1e-6);
 }
 TEST(Protocols, TheSwitchReducesWhereEnoughRanksAre) {
@@ -93,18 +93,18 @@ TEST(Protocols, TheSwitchReducesWhereEnoughRanksAre) {
   EXPECT_NEAR(in_us(collective_time(network, CollectiveKind::kAllReduce, Bytes{1e9}, {8, 8})), 8770.0, 1e-6);
   EXPECT_NEAR(in_us(collective_time(network, CollectiveKind::kAllReduce, Bytes{1e9}, {4, 4})), 15013.0, 1e-6);
 }
-// NCCL's rules: NVLSTree where the switch reduces, PAT with one rank a domain.
+// NCCL's rules: NVLSTree if the switch reduces, PAT with one rank per domain.
 TEST(Protocols, NvlsTreeReducesInTheSwitchesAndClimbsATreeBetweenThem) {
   Network network = round_numbers();
   CollectiveCurve& curve = network.nvlink.at(static_cast<std::size_t>(CollectiveKind::kAllReduce));
   curve.in_switch = {.base = microseconds(20), .per_rank = {}, .bandwidth = gb_per_s(200)};
   curve.in_switch_ranks = 6;
   // 3.2 MB over 32 domains of 8: 2 * 255/256 of it at 40 GB/s = 159.375 us, 20 us, 2 * log2(32) steps of 5 us. The ring
-  // tree has 10 us, 7 steps of 1 us and as many of 5, and is faster until the switch's base is below 17 us.
+  // tree takes 10 us, 7 steps of 1 us and as many of 5, and is faster unless the switch's base is below 17 us.
   EXPECT_NEAR(in_us(collective_time(network, CollectiveKind::kAllReduce, Bytes{3.2e6}, {256, 8})), 226.375, 1e-6);
   curve.in_switch.base = microseconds(2);
   EXPECT_NEAR(in_us(collective_time(network, CollectiveKind::kAllReduce, Bytes{3.2e6}, {256, 8})), 211.375, 1e-6);
-  // Five ranks a domain are too few for the switch: 10 us, 4 steps of 1 us and 10 of 5, five NICs of 5 GB/s.
+  // Five ranks per domain are too few for the switch: 10 us, 4 steps of 1 us and 10 of 5, five NICs of 5 GB/s.
   EXPECT_NEAR(in_us(collective_time(network, CollectiveKind::kAllReduce, Bytes{3.2e6}, {160, 5})),
               10.0 + 4.0 + 50.0 + 2.0 * 159.0 / 160.0 * 3.2e6 / 25e9 * 1e6, 1e-6);
 }
@@ -114,10 +114,10 @@ TEST(Protocols, PatShortensTheRingOfSingleRanks) {
   // 5/3.5 us, 2.8 us a rank, 63 kB at 3/4 of 5 GB/s = 16.8 us.
   EXPECT_NEAR(in_us(collective_time(network, CollectiveKind::kAllGather, Bytes{64e3}, {64, 1})),
               10.0 + 30.0 / 3.5 + 64.0 * 2.8 + 16.8, 1e-6);
-  // 6.4 GB: the ring's bandwidth counts.
+  // 6.4 GB: limited by the ring's bandwidth.
   EXPECT_NEAR(in_us(collective_time(network, CollectiveKind::kReduceScatter, Bytes{6.4e9}, {64, 1})),
               10.0 + 315.0 + 1.26e6, 1e-3);
-  // Two ranks a domain: rings only.
+  // Two ranks per domain: only rings.
   EXPECT_NEAR(in_us(collective_time(network, CollectiveKind::kAllGather, Bytes{64e3}, {64, 2})),
               10.0 + 32.0 + 31.0 * 5.0 + 6.3, 1e-6);
 }
@@ -140,7 +140,7 @@ TEST(Leaves, AnAllToAllPaysForTheSharedUplinks) {
 TEST(Leaves, ARingLeavesALeafOnce) {
   Network network = round_numbers();
   network.oversubscription = 4.0;
-  // 8 domains on 2 leaves: one of four domains passes the ring on, so uplinks for a quarter of them are enough.
+  // 8 domains on 2 leaves: the ring leaves a leaf once in four domains, so uplinks for a quarter of them are enough.
   const GroupShape wide{.ranks = 64, .ranks_per_domain = 8, .leaves = 2};
   EXPECT_EQ(collective_time(network, CollectiveKind::kAllGather, Bytes{1e9}, wide),
             collective_time(network, CollectiveKind::kAllGather, Bytes{1e9}, {64, 8}));
@@ -165,7 +165,7 @@ TEST(ExchangeTime, IsNoPlainCollective) {
   EXPECT_THROW((void)exchange_time(round_numbers(), {}, CollectiveKind::kAllToAll, {}, {2, 2}), std::logic_error);
 }
 
-// Do the times keep their order and their bounds for any size?
+// Do the times keep their order and bounds for any size?
 std::int64_t size_in(std::int64_t low, std::int64_t high) { return *rc::gen::inRange<std::int64_t>(low, high); }
 GroupShape any_group() {
   const std::int64_t per_domain = size_in(1, 9), domains = size_in(1, 9);
@@ -189,10 +189,10 @@ RC_GTEST_PROP(CollectiveTime, IsAtLeastTheWireTimeOfTheBusiestLink, ()) {
   const auto bytes = static_cast<double>(size_in(1, 1 << 30)), n = static_cast<double>(group.ranks);
   const auto m = static_cast<double>(group.ranks_per_domain);
   if (group.ranks == 1) return;
-  // What leaves a domain in an all-to-all, over all of its NICs at line rate.
+  // Bytes that leave a domain in an all-to-all, over all of its NICs at line rate.
   const auto all_to_all = collective_time(network, CollectiveKind::kAllToAll, Bytes{bytes}, group).to<double>();
   RC_ASSERT(all_to_all >= bytes * (n - m) / n / 10e9);
-  // Every rank must receive what it lacks: a domain lacks (n - m)/n of the tensor, over m NICs.
+  // Every rank must receive what it lacks: a domain lacks (n - m)/n of the tensor, and has m NICs.
   const auto gather = collective_time(network, CollectiveKind::kAllGather, Bytes{bytes}, group).to<double>();
   RC_ASSERT(gather >= bytes * (n - m) / n / (m * 10e9));
 }

@@ -23,8 +23,8 @@ using costmodel::CollectiveKind;
 using costmodel::Dispatcher;
 using costmodel::Precision;
 
-/// Twice the products, 2.5 times the memory and twice the NVLink of a GB300, as a datasheet would say; two FP8 layouts
-/// and FP8 current scaling as on Hopper, and DeepEP again.
+/// An invented datasheet: twice the FLOPS, 2.5 times the memory and twice the NVLink bandwidth of a GB300, two FP8
+/// layouts and FP8 current scaling as on Hopper, and DeepEP.
 const std::string made_up = R"({
   "name": "vera-nvl72", "base": "gb300-nvl72", "gpu": "VERA-NVL72", "generation": "vera",
   "sources": {"sheet": "a datasheet", "lab": "a guess"},
@@ -47,7 +47,7 @@ const std::string made_up = R"({
   "network": {"nvlink_bandwidth": {"value": 1800, "unit": "GB/s", "kind": "datasheet", "source": "sheet"}}
 })";
 
-/// The profile as a file, its path.
+/// Writes the profile to a file; returns its path.
 std::string profile_file(const std::string& text) {
   const std::filesystem::path path = std::filesystem::path(testing::TempDir()) / "vera-nvl72.json";
   std::ofstream(path) << text;
@@ -87,7 +87,7 @@ TEST(NewGeneration, LoadsWithWhatItsFileSays) {
 
 TEST(NewGeneration, Predicts) {
   const std::string system = profile_file(made_up);
-  // As the GPU bounds it: with its host the run waits for that on either GPU.
+  // Bound by the GPU: with its host the run would wait for that on either GPU.
   const auto step_time = [](auto run) {
     run.hardware.host = {};
     return costmodel::predict(run.model, run.options, run.hardware).step_time;
@@ -95,13 +95,13 @@ TEST(NewGeneration, Predicts) {
   const auto run = run_on(system, "fp8-unspecified");
   EXPECT_EQ(run.options.layer.precision, Precision::kFp8Current);
   EXPECT_LT(step_time(run), step_time(run_on("gb300-nvl72", "fp8-current")));
-  // No run of it was measured, and the interval says so.
+  // The interval says that no run on it was measured.
   const auto interval = step_time_interval(built_in_errors(), run, foldwise::predict(run).step_time);
   ASSERT_TRUE(interval.has_value());
   EXPECT_THAT(interval->unmeasured, testing::Contains("fp8"));
 }
 
-// Two layouts of FP8 weights are a byte a parameter more than one.
+// Two layouts of FP8 weights need a byte per parameter more than one layout.
 TEST(NewGeneration, KeepsAsManyLayoutsAsItsTensorCoresNeed) {
   auto run = run_on(profile_file(made_up), "fp8-current");
   const auto parameters = [&] {
@@ -135,7 +135,7 @@ TEST(NewGeneration, RefusesADispatcherThatItsFileDoesNotList) {
                            "--moe-flex-dispatcher-backend hybridep does not run on VERA-NVL72; what does: deepep"));
 }
 
-// A name out of the closed set is one message with the nearest.
+// An unknown name from a closed set gives one message with the nearest name.
 TEST(NewGeneration, ReportsAnUnknownName) {
   std::string text = made_up;
   text.replace(text.find("[\"deepep\"]"), 10, "[\"depep\"]");

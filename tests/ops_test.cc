@@ -99,15 +99,15 @@ TEST(KeptTensors, EqualTheWorkedSumsOfTheMeasuredRuns) {
        "DeepSeek-V3's three");
 }
 
-// TorchTitan's policy by operator keeps the block's inputs, query, value, attention output and gate; by hand, in bytes
-// of a token: 2 (h + h + kv + h + f + h), 4 a head of log-sum-exp, 4 a norm.
+// TorchTitan's policy by operator keeps the block's inputs, query, value, attention output and gate. In bytes per
+// token, by hand: 2 (h + h + kv + h + f + h), 4 per head of log-sum-exp, 4 per norm.
 TEST(KeptTensors, AlternateMatmulsKeepEveryOtherProduct) {
   const double h = 4096, kv = 1024, f = 14336, heads = 32, token = 2.0 * (4.0 * h + kv + f) + 4.0 * heads + 8.0;
   EXPECT_NEAR(kept_mib("mini-llama-16l", with_recompute(te_options(1), {RM::kAlternateMatmuls}), kDense),
               4096.0 * token / 1048576.0, 0.1);
 }
 
-// Rows of the experts scale with the load of the rank; padding to a capacity makes them those of the capacity.
+// Rows of experts are proportional to the rank's load. With padding to a capacity they are those of the capacity.
 TEST(KeptTensors, FollowTheLoadOfTheExperts) {
   const auto kept = [](double load, std::optional<double> capacity) {
     TrainingOptions o = te_options(1);
@@ -143,7 +143,7 @@ TEST(TokenCounts, AreWaitedForUnlessPadded) {
   }
 }
 
-// GEMM FLOPs of forward, dgrad and wgrad, router left out (Megatron does not count it).
+// GEMM FLOPs of forward, dgrad and wgrad without the router, which Megatron does not count.
 double gemm_flops(const OpList& list) {
   double sum = 0.0;
   for (const auto* ops : {&list.forward, &list.backward})
@@ -152,14 +152,14 @@ double gemm_flops(const OpList& list) {
   return sum;
 }
 
-// Megatron's count per token with s -> 0 squared tokens leaves the linears (and the norms' few parts in 10^4, which it
-// counts inside MLA and MTP). One sequence on one rank.
+// Megatron's count per token with s -> 0 squared tokens leaves the linears (and 0.01 % for the norms that it counts
+// inside MLA and MTP). One sequence on one rank.
 TEST(GemmWork, AddsUpToMegatronsCountOfTheLinears) {
   for (const char* name : {"deepseek-v3", "qwen3-235b-a22b", "mixtral-8x22b", "llama3-70b", "gpt-oss-120b",
                            "qwen2-57b-a14b", "kimi-k2", "glm-4.5"}) {
     const ModelSpec model = load_model(name);
     TrainingOptions o;
-    o.layer.seq_len = 12288;  // A whole number of rows per expert: wgrad's k is rounded up.
+    o.layer.seq_len = 12288;  // Gives each expert a whole number of rows: k of wgrad is rounded up.
     const BuildContext context{model, o.layer, h200()};
     double sum = gemm_flops(head_ops(context, 1 + model.mtp_num_layers));
     for (const LayerSpec& layer : model.layers)
@@ -213,15 +213,15 @@ RC_GTEST_PROP(Sharding, ShardsAddUpToTheWhole, ()) {
   const LayerSpec layer = model.layers.back();
   const ParameterCount all = layer_parameters(model, whole, layer), shard = layer_parameters(model, part, layer);
   RC_ASSERT(static_cast<bool>(shard.expert * static_cast<double>(part.layer.ep * part.layer.etp) == all.expert));
-  // Norms are replicated although their weights are not marked when TP is 1.
+  // Norms are replicated, although their weights are not marked with TP 1.
   const double replicated = shard.tp_replicated;
   RC_ASSERT(static_cast<bool>(
       part.layer.tp == 1 || (shard.dense - replicated) * static_cast<double>(part.layer.tp) + replicated == all.dense));
 }
 
-// What LoRA trains and keeps, by hand for a layer of Llama 3 70B on TP 2 with adapters of 16: fc1 has in 8192 and out
-// 57344, fc2 28672 and 8192, qkv 8192 and 10240, proj 8192 and 8192. The inner width of an adapter in front of a column
-// split is split, and the output of one in front of a row split.
+// Parameters that LoRA trains and tensors that it keeps, by hand for a layer of Llama 3 70B on TP 2 with adapters of
+// rank 16: fc1 has 8192 inputs and 57344 outputs, fc2 28672 and 8192, qkv 8192 and 10240, proj 8192 and 8192. The
+// adapter of a column split has its inner width split, that of a row split its output.
 TEST(Lora, TrainsItsAdaptersAndKeepsTheirInputs) {
   const ModelSpec model = load_model("llama3-70b");
   TrainingOptions o;
@@ -239,7 +239,7 @@ TEST(Lora, TrainsItsAdaptersAndKeepsTheirInputs) {
   EXPECT_EQ(count.total(), full.total() + qkv + proj + fc1 + fc2);
   o.layer.lora_modules = {LoraModule::kLinearQkv};
   EXPECT_EQ(layer_parameters(model, o, layer).trained(o.layer).total(), qkv);
-  // Nothing of a frozen MLP's linears, and no weight gradients of it.
+  // A frozen MLP keeps nothing for its linears, and has no weight gradients.
   const OpList frozen = mlp_ops({model, o.layer, h200()}, layer);
   const auto keeps = [](const OpList& list, std::string_view name) {
     double bytes = 0.0;
@@ -254,7 +254,7 @@ TEST(Lora, TrainsItsAdaptersAndKeepsTheirInputs) {
   const OpList attention = mixer_ops({model, o.layer, h200()}, layer);
   EXPECT_EQ(keeps(attention, "adapter_input"), 2.0 * 4096.0 * 8192.0);  // Gathered over TP.
   EXPECT_EQ(keeps(attention, "adapter_hidden"), 2.0 * 4096.0 * 16.0);
-  // The static memory: bf16 weights of all, gradients and states of the adapters.
+  // Static memory: bf16 weights of all, gradients and states of the adapters.
   const StaticBytes bytes = static_bytes({model, o, h200()}, count);
   EXPECT_EQ(bytes.parameters.to<double>(), 2.0 * count.total());
   EXPECT_EQ(bytes.gradients.to<double>(), 4.0 * count.trained(o.layer).total());
@@ -279,8 +279,8 @@ RC_GTEST_PROP(RecomputeEdits, NeverRaiseWhatIsKeptAndNeverRemoveWork, ()) {
     const BlockCost plain = block_cost(context, list), edited = block_cost(recomputing, list);
     RC_ASSERT(static_cast<bool>(edited.memory.kept <= plain.memory.kept));
     RC_ASSERT(static_cast<bool>(edited.backward.compute >= plain.backward.compute));
-    RC_ASSERT(static_cast<bool>(edited.flops == plain.flops));  // Model work: replayed ops are not counted.
-    if (modules.contains(RM::kFull))                            // What is dropped comes back, all at once.
+    RC_ASSERT(static_cast<bool>(edited.flops == plain.flops));  // Model work: replayed ops do not count.
+    if (modules.contains(RM::kFull))                            // Dropped tensors come back, all at once.
       RC_ASSERT(static_cast<bool>(edited.memory.backward_high >= plain.memory.kept));
   }
 }
@@ -322,7 +322,7 @@ TEST(ContextParallelism, CostsTheHostItsEntry) {
     for (const std::int64_t cp : {2, 4}) EXPECT_NEAR(issue(cp, comm, 1.0) - issue(cp, comm, 0.0), 2.0, 1e-9) << cp;
 }
 
-/// Seconds of the host, both directions.
+/// Host seconds of both directions.
 double issue_of_first_layer(const BuildContext& context) {
   const LayerSpec& layer = context.model.layers.front();
   double sum = 0.0;
@@ -354,7 +354,7 @@ TEST(LowPrecision, CostsTheHostItsLinearsAndTheirTensors) {
   EXPECT_NEAR(costs(Precision::kFp8Current, 0.0, 1.0), (2 + 2 * 16) * 1.5, 1e-9);
   EXPECT_EQ(costs(Precision::kBf16, 1.0, 1.0), 0.0);
   o.layer.software.experts = Experts::kSequential;
-  EXPECT_NEAR(costs(Precision::kFp8Current, 1.0, 0.0), (2 + 2 * 16) * 1.5, 1e-9);  // Linears of their own.
+  EXPECT_NEAR(costs(Precision::kFp8Current, 1.0, 0.0), (2 + 2 * 16) * 1.5, 1e-9);  // One linear per expert.
 }
 
 // What does replaying a captured layer cost the host? A dense layer's attention and MLP are one graph, in each
@@ -395,7 +395,7 @@ RC_GTEST_PROP(Sharding, MoreTensorOrContextParallelismNeverKeepsMore, ()) {
   RC_ASSERT(static_cast<bool>(kept(tp, 2 * cp) <= kept(tp, cp)));
 }
 
-// DeepSeek-like layer: fc1 input 192 MiB and fc1 output 264 MiB go to the host, both above 2^20 elements.
+// A DeepSeek-like layer: fc1 input 192 MiB and fc1 output 264 MiB are offloaded, both above 2^20 elements.
 TEST(OffloadEdits, MoveTheNamedTensorsToTheHost) {
   const ModelSpec model = load_model("mini-deepseek-12l");
   const TrainingOptions o = te_options(2);
@@ -436,7 +436,7 @@ TEST(OffloadEdits, LeaveWhatRunningOpsNeed) {
   }
 }
 
-/// Communication of a list: bytes by name, kind and ranks.
+/// Communication in a list of ops: bytes by name, kind and ranks.
 using Volumes = std::map<std::tuple<std::string, CollectiveKind, std::int64_t>, double>;
 Volumes volumes(const std::vector<Op>& ops) {
   Volumes sums;
@@ -492,7 +492,7 @@ TEST(TensorParallel, GathersOperandsAsTheRecipeMakesThem) {
     Precision precision;
     const char* system;
     double input, gradient, cast,
-        ordered;  // Bytes an element; of casts a gradient's, of what is ordered both together.
+        ordered;  // Bytes per element. Casts: of the gradient; reorderings: of both together.
   };
   for (const Expected& e : {Expected{Precision::kBf16, "h200", 2.0, 2.0, 0.0, 0.0},
                             {Precision::kFp8Current, "h200", one_scale, one_scale, 2.0 + 1.0, 2.0 * one_scale},
@@ -567,9 +567,9 @@ TEST(StepEnd, ReducesInsideAnInstanceAndAcrossInstances) {
   EXPECT_TRUE(unsharded.forward.empty());
 }
 
-// FP8 parameters of 64e6 dense elements over DP 4, 48e6 of them quantised: a rank casts 12e6 from fp32 (amax 4 bytes,
-// on Hopper a one-row transpose-cast of 6), 4e6 others to bf16 (6), and transposes all 48e6 once gathered (2). Without
-// them it casts 16e6 to bf16 and quantises 48e6.
+// FP8 parameters of 64e6 dense elements over DP 4, 48e6 of them quantised. A rank casts 12e6 from fp32 (amax 4 bytes,
+// on Hopper a one-row transpose-cast of 6) and 4e6 others to bf16 (6), and transposes all 48e6 after the gather (2).
+// Without FP8 parameters it casts 16e6 to bf16 and quantises 48e6.
 TEST(StepEnd, CastsFlatShardsToFp8Parameters) {
   const ModelSpec model = load_model("llama3-8b");
   TrainingOptions o = with_precision(te_options(1), Precision::kFp8Current);
@@ -581,7 +581,7 @@ TEST(StepEnd, CastsFlatShardsToFp8Parameters) {
       if (const auto* work = std::get_if<MemoryWork>(&op.work))
         sum[std::string(op.name)] += work->bytes.to<double>();
       else if (const auto* cast = std::get_if<SoftwareWork>(&op.work))
-        sum[std::string(op.name)] += 6.0 * cast->elements;  // fp32 read, both layouts written.
+        sum[std::string(op.name)] += 6.0 * cast->elements;  // Reads fp32, writes both layouts.
     return sum;
   };
   std::map<std::string, double> kept = bytes();
@@ -601,7 +601,7 @@ struct QuantiseWork {
   double bytes = 0.0;
   std::int64_t kernels = 0;
 };
-// Of casts (no amax passes) of a layer's experts, by phase and linear.
+// Casts of a layer's experts, without amax passes, by phase and linear.
 std::map<std::pair<Phase, std::string>, QuantiseWork> expert_casts(const OpList& list) {
   std::map<std::pair<Phase, std::string>, QuantiseWork> casts;
   for (const std::vector<Op>* ops : {&list.forward, &list.backward})
@@ -658,7 +658,7 @@ TEST(Experts, OfBf16RunInOneKernelOfCutlassButForTheirWeightGradients) {
   EXPECT_TRUE(in_one_kernel(Precision::kFp8Current).empty());
 }
 
-// Rows are padded by a kernel of their own where FP8 needs it and the dispatcher has not.
+// A separate kernel pads the rows if FP8 needs it and the dispatcher has not done it.
 TEST(Experts, ArePaddedUnlessHybridEpHas) {
   const ModelSpec model = load_model("mini-mixtral-8l");
   const auto pads = [&](Precision precision, Dispatcher dispatcher) {
@@ -719,8 +719,9 @@ TEST(TwoGeometries, AddUpToTheirModels) {
   }
 }
 
-// Megatron's rows alternate between the sequences of a micro-batch, Mamba's scan wants them one after another: with two
-// sequences, in_proj's output (2 x 4096 + 2 x 1024 + 64 wide) and the scan's (4096) are copied, 4 bytes an element.
+// Megatron's rows alternate between the sequences of a micro-batch; Mamba's scan needs one sequence after another. With
+// two sequences, the outputs of in_proj (2 x 4096 + 2 x 1024 + 64 wide) and of the scan (4096) are copied, 4 bytes per
+// element.
 TEST(Mamba, CopiesBetweenBatchAndSequenceOrder) {
   const ModelSpec model = load_model("nemotron-3-nano-30b-a3b");
   const LayerSpec layer = *std::find_if(model.layers.begin(), model.layers.end(), [&](const LayerSpec& l) {
@@ -793,7 +794,7 @@ TEST(Dispatch, FusedDispatchSendsATokenOncePerDistinctRank) {
 }
 
 // Combine hides under attention, dispatch under the experts. An exchange longer than its window hides the whole window
-// (2, 1 and 1 s); one of 2 s in a window of 3 s takes 33 of 132 SMs from it for as long: 1.5 s saved.
+// (2, 1 and 1 s). One of 2 s in a window of 3 s takes 33 of 132 SMs from it for that time: saves 1.5 s.
 TEST(EpOverlap, HidesEachExchangeInItsWindow) {
   const auto products = [](double seconds) {
     return ComputeSum{.time = Seconds{seconds}, .products = Seconds{seconds}, .squares = 0.0};
@@ -808,11 +809,11 @@ TEST(EpOverlap, HidesEachExchangeInItsWindow) {
   n.dispatch_forward = exchange(4.0);   // Window: experts' dgrad, 1 s.
   n.dispatch_backward = exchange(4.0);  // Window: experts' forward, 1 s.
   n.combine_forward = exchange(2.0);    // Window: attention backward, 3 s.
-  Hardware hardware;                    // Nothing but SMs is lost.
+  Hardware hardware;                    // Only SMs are lost.
   hardware.network.collective_sms = 33;
   EXPECT_NEAR(ep_overlap_saving(n, false, hardware).to<double>(), 5.5, 1e-12);
-  // With a wgrad of 4 s dispatch forward has all the compute that it needs, 3 s: 3 s saved. The 2 s that are left are
-  // beside dispatch backward if they are delayed: 3 s saved there instead of 1.
+  // With a wgrad of 4 s, dispatch forward has all the compute that it needs: saves 3 s. If delayed, the remaining 2 s
+  // run beside dispatch backward, which then saves 3 s instead of 1.
   n.wgrad[2] = products(4.0);
   EXPECT_NEAR(ep_overlap_saving(n, false, hardware).to<double>(), 7.5, 1e-12);
   EXPECT_NEAR(ep_overlap_saving(n, true, hardware).to<double>(), 9.5, 1e-12);

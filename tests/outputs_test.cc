@@ -24,7 +24,7 @@ using testing::HasSubstr;
 class Outputs : public ProgramTest {
  protected:
   void put(const std::string& name, const std::string& text) const { std::ofstream(folder_ / name) << text; }
-  /// That exit code 2 follows, with `message` on stderr and nothing on stdout.
+  /// Expects exit code 2 with `message` on stderr and nothing on stdout.
   void expect_refused(const std::string& arguments, const std::string& message) const {
     const Outcome outcome = foldwise(arguments);
     EXPECT_EQ(outcome.code, 2) << arguments;
@@ -54,7 +54,7 @@ TEST_F(Outputs, AnInputIsNeverReplaced) {
   }
   EXPECT_EQ(contents(run), before);
 
-  // A profile that the run file names, and one that this extends; a plan that the next search would replace.
+  // A profile that the run file names, and its base; a plan that the next search would replace.
   put("base.json", R"({"base": "h200"})");
   put("mine.json", R"({"base": "base.json"})");
   nlohmann::json of_mine = small_run();
@@ -62,7 +62,7 @@ TEST_F(Outputs, AnInputIsNeverReplaced) {
   const std::string named = write("named.json", of_mine);
   expect_refused("predict " + named + " --trace " + path("mine.json"), "it is read too");
   expect_refused("predict " + named + " --trace " + path("base.json"), "it is read too");
-  // Whatever they are called: a run, its model, and a FIFO, which is left unread.
+  // Names without an extension: a run, its model, and a FIFO, which is not read.
   put("model", R"({"architectures": ["none"]})");
   of_mine["model"] = "model";
   const std::string bare = write("run", of_mine);
@@ -78,7 +78,7 @@ TEST_F(Outputs, AnInputIsNeverReplaced) {
 TEST_F(Outputs, TwoOutputsAreNotOneFile) {
   const std::string run = write("r.json", small_run());
   expect_refused("predict " + run + " --trace " + path("x") + " --svg " + path("./x"), "--trace writes it too");
-  std::filesystem::create_symlink("x", folder_ / "y");  // To what is not there yet.
+  std::filesystem::create_symlink("x", folder_ / "y");  // Dangling so far.
   expect_refused("predict " + run + " --trace " + path("x") + " --html " + path("y"), "--trace writes it too");
   expect_refused("sweep " + run + " --set ep=8 --out " + path("x") + " --svg " + path("x"), "--out writes it too");
   expect_refused("predict " + run + " --trace " + path("stdout"), "stdout goes there");
@@ -89,7 +89,7 @@ TEST_F(Outputs, TwoOutputsAreNotOneFile) {
 TEST_F(Outputs, AreCheckedBeforeTheWork) {
   put("file", "");
   const std::string missing = path("none/x"), inside = path("file/x"), folder = folder_.string();
-  // The run file is missing too: that outputs are looked at first shows.
+  // The run file is missing, too. The message shows that outputs are checked first.
   for (const std::string arguments :
        {"predict no.json --trace ", "predict no.json --svg ", "predict no.json --html ",
         "compare no.json no.json --html ", "plan --model none --html ", "sweep no.json --set ep=8 --out ",
@@ -163,7 +163,7 @@ TEST_F(Outputs, AStdoutThatTakesNothingIsNoBugOfOurs) {
       EXPECT_EQ(shell(fmt::format("{}{} {} 2>{} | true", trap, program, arguments, err)), 0);
     EXPECT_EQ(contents(err), "") << arguments;
   }
-  // What is opened must not become the stdout that was closed.
+  // No file that is opened may become the closed stdout.
   EXPECT_EQ(shell(program + " predict " + run + " --svg " + path("x.svg") + " >&- 2>" + err), 2);
   EXPECT_THAT(contents(path("x.svg")), testing::EndsWith("</svg>\n"));
   EXPECT_EQ(shell(program + " predict nothing.json 2>/dev/full"), 2);
@@ -215,7 +215,7 @@ TEST_F(Outputs, ASignalLeavesNoLock) {
                                         "--global-batch", "4096", "--effort", "100", "--out", path("new/plans")});
     while (!std::filesystem::exists(path("new/plans/.foldwise-lock")))
       std::this_thread::sleep_for(std::chrono::milliseconds(10));
-    std::this_thread::sleep_for(std::chrono::milliseconds(100));  // Its handlers come after its lock.
+    std::this_thread::sleep_for(std::chrono::milliseconds(100));  // Its signal handlers are installed after its lock.
     ::kill(child, signal);
     const int status = wait_for(child);
     EXPECT_TRUE(WIFSIGNALED(status) && WTERMSIG(status) == signal);
@@ -243,7 +243,7 @@ TEST_F(Outputs, AKillLeavesTheOldOrTheNew) {
 
 class Calibrations : public Outputs {
  protected:
-  /// Three settings more than a curve needs, `scale` apart from those of another call.
+  /// Three settings more than a curve needs, scaled by `scale`.
   [[nodiscard]] std::string records(const std::string& name, double scale) const {
     std::string text =
         R"({"schema":1,"session":"s","program":"p","started":"2026-01-01T00:00:00Z","device":"NVIDIA H200","devices":1,)"
@@ -276,7 +276,7 @@ TEST_F(Calibrations, KeepTheMeasurementsThatAreThere) {
   expect_refused("calibrate --records " + second + " --out " + mine, "records.jsonl: holds other measurements");
   EXPECT_EQ(contents(mine + "/records.jsonl"), kept);
   EXPECT_EQ(contents(mine + "/profile.json"), profile);
-  // The same again, and from where they are: nothing is lost.
+  // The same records again, also from their final place: nothing is lost.
   EXPECT_EQ(foldwise("calibrate --records " + first + " --out " + mine).code, 0);
   EXPECT_EQ(foldwise("calibrate --records " + mine + "/records.jsonl --out " + mine + "/").code, 0);
   EXPECT_EQ(contents(mine + "/records.jsonl"), kept);
@@ -312,7 +312,7 @@ TEST_F(Calibrations, OneAtATimeWritesIntoAFolder) {
               2);
     EXPECT_EQ(contents(path("err")), mine + ": another foldwise writes into it\n");
   }
-  EXPECT_EQ(foldwise("calibrate --records " + file + " --out " + mine).code, 0);  // A lock of the dead holds nobody.
+  EXPECT_EQ(foldwise("calibrate --records " + file + " --out " + mine).code, 0);  // Its process is dead.
 }
 
 }  // namespace

@@ -20,7 +20,7 @@
 namespace foldwise::costmodel::pipeline_test {
 namespace {
 
-// Shapes that Megatron's schedule accepts (rules pp.group_range, pp.group_rem), with pp = 1 and chunks as an extra.
+// Shapes that Megatron's schedule accepts (rules pp.group_range, pp.group_rem), in addition pp = 1 with chunks.
 ScheduleShape any_shape(std::int64_t max_pp, std::int64_t max_vpp, std::int64_t max_groups) {
   ScheduleShape shape;
   shape.pp = *rc::gen::inRange<std::int64_t>(1, max_pp + 1);
@@ -37,7 +37,7 @@ ScheduleShape any_shape(std::int64_t max_pp, std::int64_t max_vpp, std::int64_t 
   return shape;
 }
 
-// A study schedule of a size that it accepts.
+// A study schedule with an accepted size.
 ScheduleShape any_study_shape() {
   ScheduleShape shape;
   shape.kind =
@@ -50,7 +50,7 @@ ScheduleShape any_study_shape() {
   return shape;
 }
 
-// Whole picoseconds, even, so that halves and doubles are exact too.
+// Even whole picoseconds, so that halves and doubles are exact.
 Seconds ps(std::int64_t value) { return Seconds{static_cast<double>(value) * 1e-12}; }
 std::int64_t to_ps(Seconds time) { return std::llround(time.to<double>() * 1e12); }
 Seconds any_time(std::int64_t below) { return ps(2 * *rc::gen::inRange<std::int64_t>(0, below)); }
@@ -178,7 +178,7 @@ RC_GTEST_PROP(InFlightPeaks, GiveTheSamePeakAsTheWalkOverAllTasks, ()) {
   const std::vector<InFlight> peaks = in_flight_peaks(shape, rank);
   for (const InFlight& moment : peaks) peak = std::max(peak, level(moment.count, moment.running));
   RC_ASSERT(peak == walked);
-  for (const InFlight& a : peaks) {  // None is dominated.
+  for (const InFlight& a : peaks) {  // No element dominates another.
     for (const InFlight& b : peaks) {
       if (&a == &b || a.running.forward() != b.running.forward() || a.running.chunk != b.running.chunk) continue;
       RC_ASSERT(!std::equal(a.count.begin(), a.count.end(), b.count.begin(), std::less_equal<>()));
@@ -199,7 +199,7 @@ TEST(InFlightPeaks, OfThousandsOfMicroBatchesEqualThoseOfAFewGroups) {
 
 // Does the even split put layers, embedding, MTP and loss where Megatron puts them?
 TEST(StageLayout, EvenSplitsLayersInExecutionOrder) {
-  // 8 layers on 2 ranks x 2 chunks: stage i holds layers 2 i and 2 i + 1.
+  // 8 layers on 2 ranks x 2 chunks: stage i has layers 2 i and 2 i + 1.
   const StageLayout layout = even_stages(8, 1, 2, 2);
   ASSERT_EQ(layout.stages.size(), 4U);
   EXPECT_EQ(layout.stages[0], (StageContent{.first_layer = 0, .num_layers = 2, .embedding = true}));
@@ -207,17 +207,18 @@ TEST(StageLayout, EvenSplitsLayersInExecutionOrder) {
   EXPECT_EQ(layout.stages[3], (StageContent{.first_layer = 6, .num_layers = 2, .mtp_layers = 1, .loss = true}));
 }
 
-// Llama 3.1 405B in Megatron-Bridge: 126 layers, embedding and loss counted, are 128 places: 32 stages of 4.
+// Llama 3.1 405B in Megatron-Bridge: 126 layers, embedding and loss are 128 places: 32 stages of 4.
 TEST(StageLayout, CountsEmbeddingAndLossAsLayersWhenTold) {
   const StageLayout layout = even_stages(126, 0, 8, 4, true, true);
   EXPECT_EQ(layout.stages.front(), (StageContent{.first_layer = 0, .num_layers = 3, .embedding = true}));
   EXPECT_EQ(layout.stages.back(), (StageContent{.first_layer = 123, .num_layers = 3, .loss = true}));
   EXPECT_EQ(to_layout_string(layout), "Ettt|(t*4|)*30tttL");
-  // 94 layers of Qwen3-235B over 4 ranks x 12 chunks: 2 places a stage.
+  // 94 layers of Qwen3-235B over 4 ranks x 12 chunks: 2 places per stage.
   EXPECT_EQ(to_layout_string(even_stages(94, 0, 4, 12, true, true)), "Et|(tt|)*46tL");
 }
 
-// 14 layers on 4 ranks x 2 chunks, 2 on the first rank and 4 on the last: 4 on each between, half of it in a chunk.
+// 14 layers on 4 ranks x 2 chunks, 2 on the first rank and 4 on the last: 4 on each rank between, half of them per
+// chunk.
 TEST(StageLayout, GivesTheFirstAndTheLastRankTheirCounts) {
   EXPECT_EQ(to_layout_string(first_last_stages(14, 0, 4, 2, 2, 4)),
             to_layout_string(*parse_layout("Et|tt|tt|tt|t|tt|tt|ttL", 14, 0).stages));
@@ -228,7 +229,7 @@ struct LayoutExample {
   std::int64_t layers, mtp;
   std::size_t stages;
   std::vector<std::int64_t> first_counts;  // Decoder layers of the first stages.
-  std::vector<std::int64_t> last_counts;   // And of the last.
+  std::vector<std::int64_t> last_counts;   // Decoder layers of the last stages.
 };
 
 // Do the layout strings of published recipes expand as Megatron expands them?
@@ -265,7 +266,7 @@ TEST(ParseLayout, ExpandsTheLayoutsOfPublishedRecipes) {
 }
 
 TEST(ParseLayout, RepeatsGroupsBeforeSingleCharactersAndACharacterMayBeABar) {
-  // "(t*2|)*2" is "t*2|t*2|" first; "|*2" makes an empty stage.
+  // "(t*2|)*2" expands to "t*2|t*2|"; "|*2" makes an empty stage.
   const ParsedLayout parsed = parse_layout("E(t*2|)*2,|*2L", 4, 0);
   ASSERT_TRUE(parsed.stages.has_value()) << parsed.error;
   std::vector<std::int64_t> counts;
@@ -346,7 +347,7 @@ RC_GTEST_PROP(Timeline, OfEqualStagesAndFreeTransfersIsTheClosedForm, ()) {
   RC_ASSERT(to_ps(makespan_lower_bound(times)) == to_ps(simulate_makespan(times)));
 }
 
-// m v (f + b) + (p - 1)(f + b), f and b per chunk: the bubble shrinks by v.
+// m v (f + b) + (p - 1)(f + b) with f and b per chunk: the bubble is divided by v.
 RC_GTEST_PROP(Timeline, OfEqualInterleavedChunksIsTheClosedForm, ()) {
   const std::int64_t pp = *rc::gen::inRange(2, 7), vpp = *rc::gen::inRange(2, 5), m = pp * *rc::gen::inRange(1, 6);
   const Seconds f = any_time(1000), b = any_time(1000);
@@ -355,12 +356,12 @@ RC_GTEST_PROP(Timeline, OfEqualInterleavedChunksIsTheClosedForm, ()) {
   RC_ASSERT(to_ps(makespan_lower_bound(times)) == to_ps(simulate_makespan(times)));
 }
 
-// Two ranks, one micro-batch, f = 1, b = 2, send = 0.5 us: F F B B and two transfers = 2 + 4 + 1 = 7 us, blocking or
-// not.
+// Two ranks, one micro-batch, f = 1, b = 2, send = 0.5 us: F F B B and two transfers = 2 + 4 + 1 = 7 us, whether
+// blocking or not.
 TEST(Timeline, CountsTransfersOnThePathOfAMicroBatch) {
   PipelineTimes times = equal_stages({.pp = 2, .num_microbatches = 1}, microseconds(1), microseconds(2));
   times.stages[0].send = microseconds(0.5);
-  times.stages[1].send = microseconds(99);  // The last stage sends nothing on.
+  times.stages[1].send = microseconds(99);  // The last stage sends nothing.
   EXPECT_EQ(to_ps(simulate_makespan(times)), 7'000'000);
   times.overlap_p2p = false;
   EXPECT_EQ(to_ps(simulate_makespan(times)), 7'000'000);
@@ -402,7 +403,7 @@ TEST(Timeline, MergesPairsUnderExpertOverlap) {
 }
 
 TEST(Timeline, OfAScheduleThatDeadlocksIsAnError) {
-  // A group smaller than pp: rank 0 wants its second chunk before the last rank has run the first (rule
+  // The group is smaller than pp: rank 0 needs its second chunk before the last rank has run the first (rule
   // pp.group_range).
   const ScheduleShape shape{.pp = 3, .vpp = 2, .num_microbatches = 6, .group_size = 1};
   EXPECT_THROW((void)simulate(equal_stages(shape, microseconds(1), microseconds(1))), std::logic_error);
@@ -488,7 +489,7 @@ RC_GTEST_PROP(Timeline, EqualsTheGeneralEngineAndItsCriticalPath, ()) {
   RC_ASSERT(fast.reloaded_ps == general.reloaded_ps);
 }
 
-// Tasks of the rank that have ended when backward number `backward` (forward number `forward` starts) has.
+// Tasks of the rank that ended before backward number `backward` ended (before forward number `forward` started).
 std::int64_t tasks_until_end_of_backward(const std::vector<Task>& tasks, std::int64_t backward) {
   for (std::size_t i = 0; i < tasks.size(); ++i)
     if (!tasks[i].forward() && backward-- == 0) return static_cast<std::int64_t>(i) + 1;
@@ -524,15 +525,15 @@ RC_GTEST_PROP(Launches, AreWhereMegatronsInterleavedScheduleHasThem, ()) {
     reductions.push_back({chunk, static_cast<std::int32_t>(tasks_until_end_of_backward(tasks, k))});
     launched[static_cast<std::size_t>(chunk)] = true;
   }
-  for (std::size_t chunk = launched.size(); chunk-- > 0;)  // Those left, after the last backward.
+  for (std::size_t chunk = launched.size(); chunk-- > 0;)  // The remaining ones, after the last backward.
     if (!launched[chunk])
       reductions.push_back({static_cast<std::int32_t>(chunk), static_cast<std::int32_t>(tasks.size())});
   RC_ASSERT(gather_launches(shape, rank) == gathers);
   RC_ASSERT(reduction_launches(shape, rank) == reductions);
 }
 
-// Study schedules have no such rule: every chunk's parameters are gathered before its first forward, its gradients
-// reduced right after its last.
+// Study schedules have no such rule: each chunk's parameters are gathered before its first forward, and its gradients
+// are reduced right after its last backward.
 RC_GTEST_PROP(Launches, OfStudySchedulesFollowTheChunks, ()) {
   const ScheduleShape shape = any_study_shape();
   const std::int64_t rank = *rc::gen::inRange<std::int64_t>(0, shape.pp);
@@ -563,13 +564,13 @@ RC_GTEST_PROP(DataParallel, CostsTheClosedForm, ()) {
   RC_ASSERT(to_ps(simulate_makespan(times)) == to_ps(before) + (plain ? p : 1) * to_ps(gather) + to_ps(reduction));
 }
 
-// Nothing hides a reduction that takes longer than all the work after it: the step ends with the reductions of the
-// slowest rank, one after another.
+// A reduction that takes longer than all work after it is exposed: the step ends with the reductions of the slowest
+// rank, one after another.
 TEST(DataParallel, EndsTheStepWithTheReductionsThatNothingHides) {
   PipelineTimes times = equal_stages({.pp = 2, .vpp = 2, .num_microbatches = 2}, ps(10), ps(20));
   for (StageTime& stage : times.stages) stage.reduction = ps(1000);
   const Timeline timeline = simulate(times);
-  // Rank 0 ends chunk 1 after backward 1, launches its reduction there (rank 1: one backward later), then chunk 0's.
+  // Rank 0 ends chunk 1 after backward 1 and launches its reduction there (rank 1: one backward later), then chunk 0's.
   const std::int64_t chunk_1 = timeline.ranks[0][5].end_ps;
   EXPECT_EQ(timeline.ranks[0][5].task, (Task{.kind = TaskKind::kBackward, .micro_batch = 1, .chunk = 1}));
   EXPECT_EQ(timeline.reduced_ps[0], chunk_1 + 2000);
@@ -582,7 +583,7 @@ PipelineTimes equal_split_stages(ScheduleShape shape, std::int64_t f, std::int64
   return times;
 }
 
-/// Time of a rank from its first task to its last in which it does nothing.
+/// Idle time of a rank between its first and last task.
 std::int64_t pauses(const std::vector<ScheduledTask>& tasks) {
   std::int64_t pause = 0, end = tasks.front().start_ps;
   for (const ScheduledTask& task : tasks) {
@@ -612,7 +613,7 @@ RC_GTEST_PROP(StudySchedule, RunsEveryChunkOnce, ()) {
   RC_ASSERT(to_ps(makespan_lower_bound(times)) <= to_ps(simulate_makespan(times)));
 }
 
-// GPipe and 1F1B wait for the same: (p - 1)(f + b).
+// GPipe and 1F1B have the same bubble: (p - 1)(f + b).
 RC_GTEST_PROP(StudySchedule, GpipeWaitsAsLongAs1F1B, ()) {
   const std::int64_t p = *rc::gen::inRange(1, 9), m = *rc::gen::inRange(1, 30);
   const Seconds f = any_time(1000), b = any_time(1000);
@@ -631,8 +632,8 @@ RC_GTEST_PROP(StudySchedule, ZbH1IsTheClosedForm, ()) {
   for (std::int64_t rank = 0; rank < p; ++rank) RC_ASSERT(peak_in_flight(shape, rank) == std::min(p, m));
 }
 
-// ZB-V with f = b = w: no rank pauses between its first task and its last; the last rank starts (p - 1) f late, so the
-// step takes that longer than the work; and no rank holds more than 1F1B's p stages' worth, 2 p halves.
+// ZB-V with f = b = w: no rank is idle between its first and last task. The last rank starts (p - 1) f late, so the
+// step takes that longer than the work. No rank holds more than 1F1B's p stages, that is 2 p halves.
 RC_GTEST_PROP(StudySchedule, ZbVHasNoBubbleWhenItsThreePassesTakeTheSame, ()) {
   const std::int64_t p = *rc::gen::inRange(1, 9), m = 2 * p - 1 + *rc::gen::inRange(0, 20);
   const std::int64_t t = *rc::gen::inRange(1, 1000);
@@ -643,8 +644,8 @@ RC_GTEST_PROP(StudySchedule, ZbVHasNoBubbleWhenItsThreePassesTakeTheSame, ()) {
   for (std::int64_t rank = 0; rank < p; ++rank) RC_ASSERT(peak_in_flight(shape, rank) == 2 * p);
 }
 
-// DualPipe with f = b: every rank waits (p / 2 - 1)(F&B + B - 3 W), B the whole backward, if overlapping saves nothing
-// (F&B = F + B). DualPipeV waits the same on half of the ranks. At most p + 1 chunks are in flight.
+// DualPipe with f = b: every rank is idle for (p / 2 - 1)(F&B + B - 3 W), with B the complete backward, if overlapping
+// saves nothing (F&B = F + B). For DualPipeV the same holds for half of the ranks. At most p + 1 chunks are in flight.
 // Source: README of github.com/deepseek-ai/DualPipe.
 RC_GTEST_PROP(StudySchedule, DualPipeIsTheClosedForm, ()) {
   const std::int64_t half = *rc::gen::inRange(1, 9), n = 2 * half + *rc::gen::inRange(0, 10);
@@ -657,7 +658,7 @@ RC_GTEST_PROP(StudySchedule, DualPipeIsTheClosedForm, ()) {
   for (std::int64_t rank = 0; rank < 2 * half; ++rank) RC_ASSERT(peak_in_flight(two, rank) <= 2 * half + 1);
 }
 
-// Rank 0 of ZB-H1, three ranks: two forwards ahead, weight gradients at once; rank 2 delays them by two.
+// ZB-H1 on three ranks: rank 0 is two forwards ahead and runs weight gradients at once, rank 2 delays them by two.
 TEST(StudySchedule, ZbH1DelaysWeightGradientsByTheRank) {
   const ScheduleShape shape{.pp = 3, .num_microbatches = 3, .kind = Schedule::kZbH1};
   EXPECT_THAT(names_of(rank_tasks(shape, 0)),
@@ -666,7 +667,7 @@ TEST(StudySchedule, ZbH1DelaysWeightGradientsByTheRank) {
               testing::ElementsAre("F0c0", "I0c0", "F1c0", "I1c0", "F2c0", "I2c0", "W0c0", "W1c0", "W2c0"));
 }
 
-// The second direction of DualPipe enters at the last rank: both ends of the pipeline mirror each other.
+// The second direction of DualPipe enters at the last rank, so both ends of the pipeline mirror each other.
 TEST(StudySchedule, DualPipeIsTheSameFromBothEnds) {
   const ScheduleShape shape{.pp = 4, .vpp = 2, .num_microbatches = 8, .kind = Schedule::kDualPipe};
   const std::vector<Task> first = rank_tasks(shape, 0), last = rank_tasks(shape, 3);
@@ -697,7 +698,7 @@ RC_GTEST_PROP(TaskGraph, MakespanIsTheCriticalPathAndAtLeastTheBusiestStream, ()
   RC_ASSERT(on_path == path.length_ps);
 }
 
-// Slack is what it says: a task that takes longer by its slack moves nothing, by one more it moves the end by one.
+// Definition of slack: a task prolonged by its slack moves nothing; by one more, it moves the end by one.
 RC_GTEST_PROP(TaskGraph, SlackIsHowMuchLongerATaskMayTake, ()) {
   const PipelineTimes times = any_times(*rc::gen::arbitrary<bool>() ? any_study_shape() : any_shape(4, 3, 3));
   const PipelineGraph pipeline = pipeline_graph(times);
@@ -717,7 +718,7 @@ RC_GTEST_PROP(TaskGraph, SlackIsHowMuchLongerATaskMayTake, ()) {
   RC_ASSERT(longer(path.slack_ps[chosen] + 1) == path.length_ps + 1);
 }
 
-// Stretches of a task run one after another on their streams; a hidden one beside them changes nothing.
+// Parts of a task run one after another on their streams. A hidden one beside them changes nothing.
 TEST(PipelineGraph, StretchesOfATaskKeepItsLength) {
   const PipelineTimes times = equal_stages({.pp = 2, .num_microbatches = 3}, ps(10), ps(20));
   const PipelineGraph pipeline =
@@ -793,7 +794,7 @@ RC_GTEST_PROP(MakespanLowerBound, NeverExceedsTheSimulation, ()) {
   RC_ASSERT(to_ps(makespan_lower_bound(times)) <= to_ps(simulate_makespan(times)));
 }
 
-// With one slow stage the bound must still be worth having: within 30% on a usual pipeline.
+// With one slow stage the bound must still be useful: within 30% on a usual pipeline.
 TEST(MakespanLowerBound, IsCloseOnAnUnevenPipeline) {
   PipelineTimes times = equal_stages({.pp = 8, .vpp = 2, .num_microbatches = 64}, microseconds(10), microseconds(20));
   times.stages.front().forward = microseconds(4);

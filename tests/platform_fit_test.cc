@@ -22,7 +22,7 @@ using testing::SizeIs;
 // without it it takes for prices?
 TEST(PlatformFit, TellsPricesFromMachines) {
   const std::map<std::string, double> speeds{{"fast", 0.8}, {"slow", 1.3}};
-  constexpr double kOp = 1.5;  // Beside a module.
+  constexpr double kOp = 1.5;  // Relative to a module.
   RunList list = load_runs(FW_ACCURACY_DIR "/runs/h200x2_runs.json");
   for (std::size_t i = 0; i < list.runs.size(); ++i) {
     planner::Run& run = list.runs[i];

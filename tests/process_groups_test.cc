@@ -42,14 +42,14 @@ TEST(ProcessGroups, EqualEveryListThatMegatronMade) {
 
 TEST(ProcessGroups, OfAnUnknownNameAreAnError) { EXPECT_THROW((void)process_groups({}, "dp-cp"), std::logic_error); }
 
-// Any folded layout: the expert grid divides the same ranks of a stage in another way.
+// Any folded layout: the expert grid divides the ranks of a stage in another way.
 Layout any_layout() {
   const auto small = rc::gen::element<std::int64_t>(1, 2, 3, 4, 6, 8);
   Layout layout{.tp = *small, .cp = *small, .dp = *small, .pp = *rc::gen::inRange<std::int64_t>(1, 5)};
   const std::int64_t stage = layout.tp * layout.cp * layout.dp;
   layout.etp = *rc::gen::element<std::int64_t>(1, layout.tp);
   layout.ep = 1;
-  for (std::int64_t n = stage / layout.etp; n > 1;) {  // A random divisor of what is left, by its factors.
+  for (std::int64_t n = stage / layout.etp; n > 1;) {  // A random divisor of the rest, from its factors.
     std::int64_t factor = 2;
     while (n % factor != 0) ++factor;
     if (*rc::gen::arbitrary<bool>()) layout.ep *= factor;
@@ -79,7 +79,7 @@ RC_GTEST_PROP(ProcessGroups, CutTheWorldIntoEqualParts, ()) {
   }
 }
 
-// The worst that counting the members of every group per domain finds: fewest in a domain, most domains.
+// Worst shape found by counting the members of every group per domain: fewest in a domain, most domains.
 GroupShape counted(const std::vector<RankGroup>& groups, std::int64_t domain) {
   GroupShape shape{.ranks = static_cast<std::int64_t>(groups.front().size()),
                    .ranks_per_domain = static_cast<std::int64_t>(groups.front().size())};
@@ -106,8 +106,8 @@ RC_GTEST_PROP(GroupShape, EqualsCountingTheMembersPerDomain, ()) {
     RC_ASSERT(group_shape(layout, group, domain) == counted(process_groups(layout, name), domain));
 }
 
-// DeepSeek-V3 on 256 GPUs, EP64 PP4, 64 GPUs of an NVL72 rack in use: experts stay inside, EDP = 1, data parallel does
-// too.
+// DeepSeek-V3 on 256 GPUs, EP64 PP4, 64 GPUs of an NVL72 rack in use: experts stay inside, EDP = 1, and so does data
+// parallelism.
 TEST(GroupShape, OfExpertsThatFillARackStaysInside) {
   const Layout layout{.dp = 64, .pp = 4, .ep = 64};
   EXPECT_EQ(group_shape(layout, Group::kEp, 64), (GroupShape{.ranks = 64, .ranks_per_domain = 64}));
@@ -116,7 +116,8 @@ TEST(GroupShape, OfExpertsThatFillARackStaysInside) {
   EXPECT_EQ(group_shape(layout, Group::kNone, 64), (GroupShape{.ranks = 1, .ranks_per_domain = 1}));
 }
 
-// DP64 over nodes of eight, cut in 4 instances of 16: an instance has two nodes, the four ranks of one place as many.
+// DP64 over nodes of eight, in 4 instances of 16: an instance spans two nodes, and the four ranks of one place span
+// four.
 TEST(PartShape, CountsTheMembersOfAPart) {
   Network network;
   const Layout layout{.dp = 64};
@@ -125,15 +126,15 @@ TEST(PartShape, CountsTheMembersOfAPart) {
   EXPECT_EQ(part_shape(layout, Group::kDpCp, 64, 1, network), group_shape(layout, Group::kDpCp, network));
 }
 
-// 12 expert ranks over nodes of 8: 8 on the first, 4 on the second. The smaller share counts, the domains are two.
+// 12 expert ranks over nodes of 8: 8 on the first, 4 on the second. The smaller share and two domains count.
 TEST(GroupShape, OfAGroupThatStraddlesNodesIsItsSmallestShare) {
   const GroupShape shape = group_shape({.dp = 24, .ep = 12}, Group::kEp, 8);
   EXPECT_EQ(shape, (GroupShape{.ranks = 12, .ranks_per_domain = 4, .uneven_domains = 2}));
   EXPECT_EQ(shape.domains(), 2);
 }
 
-// PP2 on 12 GPUs in nodes of 8: the data-parallel group of the first stage lies in one node, that of the second has
-// two ranks there and four in the next. TP3 on 9 GPUs: only the third group straddles.
+// PP2 on 12 GPUs in nodes of 8: the data-parallel group of the first stage lies in one node, that of the second has two
+// ranks there and four in the next. TP3 on 9 GPUs: only the third group straddles nodes.
 TEST(GroupShape, IsThatOfTheWorstGroup) {
   EXPECT_EQ(group_shape({.dp = 6, .pp = 2}, Group::kDp, 8),
             (GroupShape{.ranks = 6, .ranks_per_domain = 2, .uneven_domains = 2}));

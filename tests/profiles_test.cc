@@ -28,7 +28,7 @@ using costmodel::MathFormat;
 using costmodel::MemoryOp;
 using costmodel::Precision;
 
-/// A profile file that a user might write; removed at the end of the test.
+/// A profile file by a user; removed at the end of the test.
 class UserFile {
  public:
   UserFile(const std::string& name, const std::string& text) : path_(std::filesystem::path(testing::TempDir()) / name) {
@@ -52,7 +52,7 @@ std::string message_of(const std::string& name) {
   return "no error";
 }
 
-/// The message for a file of tests/invalid_inputs, without the directory.
+/// The message for a file of tests/invalid_inputs, without its folder.
 std::string message_of_invalid(const std::string& file) {
   std::string message = message_of(FW_INVALID_INPUTS_DIR "/" + file);
   const std::string directory = FW_INVALID_INPUTS_DIR "/";
@@ -61,7 +61,7 @@ std::string message_of_invalid(const std::string& file) {
   return message;
 }
 
-// Does every built-in system load, and is every number of it accounted for?
+// Does every built-in system load, and does each of its numbers have a source?
 class BuiltIn : public testing::TestWithParam<std::string> {};
 
 TEST_P(BuiltIn, Loads) {
@@ -70,7 +70,7 @@ TEST_P(BuiltIn, Loads) {
   EXPECT_FALSE(profile.hardware.gpu.empty());
 }
 
-// What kernels side by side cost each other was measured on H200 and H100; every other system takes it and says so.
+// Costs of kernels side by side were measured on H200 and H100. Every other system uses these and says so.
 TEST_P(BuiltIn, SaysWhatKernelsSideBySideCost) {
   const Profile profile = load_profile(GetParam());
   for (const costmodel::SharedRates& rates : {profile.hardware.contention.gemm, profile.hardware.contention.memory}) {
@@ -80,13 +80,12 @@ TEST_P(BuiltIn, SaysWhatKernelsSideBySideCost) {
     EXPECT_LT(rates.collective, 1.0);
   }
   EXPECT_GT(profile.hardware.contention.start_wait, 0.5);
-  const std::string base = base_of(GetParam()), of = base.empty() ? GetParam() : base;  // What it says of its base.
+  const std::string base = base_of(GetParam()), of = base.empty() ? GetParam() : base;  // Its note names its base.
   const bool own = of == "h200" || of.starts_with("h100");
   EXPECT_EQ(profile.provenance.at("/contention/gemm/compute_rate").kind, own ? "fitted" : "assumed");
   EXPECT_EQ(profile.fits.contains("/contention"), own);
 }
 
-/// Pointers of every quantity below `node`.
 void collect(const nlohmann::json& node, const std::string& pointer, std::set<std::string>& found) {
   if (!node.is_object() || pointer == "/sources") return;
   if (node.contains("value")) {
@@ -107,7 +106,7 @@ TEST_P(BuiltIn, EveryNumberHasAProvenanceWhoseSourceResolves) {
     EXPECT_THAT(provenance.kind, testing::AnyOf("datasheet", "measured", "fitted", "assumed")) << pointer;
     EXPECT_FALSE(provenance.source.empty()) << pointer;
     EXPECT_FALSE(provenance.date.empty()) << pointer;
-    // A guess says what it rests on.
+    // The note of an assumed number states its reason.
     if (provenance.kind == "assumed") {
       EXPECT_FALSE(provenance.note.empty()) << pointer;
     }
@@ -211,7 +210,7 @@ TEST(BaseAndChanges, TakeTheNumberAndItsProvenanceFromTheUppermostFile) {
   EXPECT_NEAR(changed.hardware.network.nic_bandwidth.to<double>(), 25e9, 1.0);
 
   costmodel::Hardware expected = base.hardware;
-  EXPECT_EQ(changed.hardware.name, "ours");  // the file's stem, as it gives no name
+  EXPECT_EQ(changed.hardware.name, "ours");  // the stem of the file, which states no name
   expected.name = "ours";
   expected.unmeasured = changed.hardware.unmeasured;
   EXPECT_NE(expected.unmeasured, "");
@@ -242,7 +241,7 @@ TEST(BaseAndChanges, AFabricMayBeDescribed) {
   EXPECT_EQ(ours.gpus_per_nic, 2);
   EXPECT_EQ(ours.domains_per_leaf, 4);
   EXPECT_EQ(ours.domains, 16);
-  // Half of the NIC and, between leaves, half of that again.
+  // Half of the NIC bandwidth and, between leaves, half of that.
   const costmodel::Network base = load_profile("h200").hardware.network;
   const auto seconds = [](const costmodel::Network& network, std::int64_t leaves) {
     return collective_time(network, CollectiveKind::kAllToAll, Bytes{1e9}, {64, 8, leaves}).to<double>();
@@ -392,8 +391,8 @@ TEST(Fit, RecoversACollectivesProtocols) {
   EXPECT_LT(fit.validated_small.median, 0.03);
 }
 
-/// What megatron_steps.py --calls writes of a rank whose layers take `forward` and `backward` ms beside an exchange of
-/// 2 and 0.5 ms and a head of 1 ms a micro-batch.
+/// Output of megatron_steps.py --calls for a rank whose layers take `forward` and `backward` ms, in addition to an
+/// exchange of 2 and 0.5 ms and a head of 1 ms per micro-batch.
 nlohmann::ordered_json host_calls(const std::string& run, const std::string& dispatcher, double forward,
                                   double backward, double waits) {
   constexpr int kLayers = 3, kMicroBatches = 5, kCalls = kLayers * kMicroBatches;
@@ -422,8 +421,8 @@ nlohmann::ordered_json host_calls(const std::string& run, const std::string& dis
             {"backward", call(kMicroBatches, kLayers * (backward + 0.5) + 1.0)}}}};
 }
 
-// A layer of these runs enters eight modules each way: QKV, three norms, attention, its projection, two grouped
-// linears.
+// A layer of these runs enters eight modules in each direction: QKV, three norms, attention, its projection, two
+// grouped linears.
 TEST(HostFit, RecoversTheShareOfBackwardOnHostsOfAnySpeed) {
   costmodel::Hardware hardware = load_profile("h200").hardware;
   hardware.host = {};
@@ -511,12 +510,12 @@ TEST(MeasuredCollectives, AreWithinTenPercentInTheMedianFromOneMebibyteOn) {
   }
 }
 
-/// The published tables and what foldwise-fit makes of them.
+/// The published tables, and the samples that foldwise-fit makes of them.
 nlohmann::ordered_json published_kernels() {
   std::ifstream in(FW_DATA_DIR "/kernels/published_kernels.json");
   return nlohmann::ordered_json::parse(in);
 }
-/// The network that a published system is predicted on: of its generation, at its NVLink rate.
+/// Network for predicting a published system: of its generation, with its NVLink rate.
 costmodel::Network network_of(const std::string& system) {
   const bool blackwell = system == "gb200-nvl72" || system == "b200" || system == "SM100";
   costmodel::Network network = load_profile(blackwell ? "gb200-nvl72" : "h100-sxm-80gb").hardware.network;

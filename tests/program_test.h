@@ -12,9 +12,9 @@
 #include <string>
 #include <vector>
 
-// What tests of the program share: a folder of files, and a run to change.
+// Shared by tests of the program: a folder of files, and a run to change.
 
-/// A folder of this test's own, removed with it.
+/// A temporary folder of the test, removed with it.
 class FolderTest : public testing::Test {
  protected:
   void SetUp() override {
@@ -43,7 +43,7 @@ struct Outcome {
   std::string out, err;
 };
 
-/// Starts the program, silent, in a process group of its own.
+/// Starts the program in its own process group, with output discarded.
 inline pid_t start_foldwise(std::vector<std::string> arguments) {
   arguments.insert(arguments.begin(), FW_FOLDWISE);
   std::vector<char*> words;
@@ -64,14 +64,14 @@ inline int wait_for(pid_t child) {
   return status;
 }
 
-/// Of the program itself.
+/// Tests of the program itself.
 class ProgramTest : public FolderTest {
  protected:
   [[nodiscard]] std::string write(const std::string& name, const nlohmann::json& value) const {
     return write_text(name, value.dump(1) + '\n');
   }
 
-  /// Runs `foldwise arguments` in a shell; arguments need no quoting here.
+  /// Runs `foldwise arguments` in a shell. Arguments need no quoting here.
   [[nodiscard]] Outcome foldwise(const std::string& arguments) const {
     const std::filesystem::path out = folder_ / "stdout", err = folder_ / "stderr";
     const int code =

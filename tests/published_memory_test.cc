@@ -42,7 +42,7 @@ const costmodel::Hardware& gb200() {
   return hardware;
 }
 
-// The conditions of the table: BF16, 256 GPUs, PP 4, VPP 4, EP 64; 4096 tokens a micro-batch as in the recipes.
+// Conditions of the table: BF16, 256 GPUs, PP 4, VPP 4, EP 64; 4096 tokens per micro-batch as in the recipes.
 TrainingOptions published_run() {
   TrainingOptions o;
   o.set_layout({.tp = 1, .cp = 1, .dp = 64, .pp = 4, .vpp = 4, .ep = 64, .etp = 1});
@@ -78,7 +78,7 @@ Composition composed(const TrainingOptions& o) {
   return compose(context, kinds, model_costs(context, kinds), stage_layout(deepseek(), o));
 }
 
-// Kept for backward by one micro-batch in all 61 decoder layers.
+// Bytes that one micro-batch keeps for backward in all 61 decoder layers.
 Bytes kept_by_all_layers(const TrainingOptions& o) {
   const StepContext context{deepseek(), o, gb200()};
   const costmodel::ModelKinds kinds = costmodel::model_kinds(deepseek());
@@ -89,7 +89,7 @@ Bytes kept_by_all_layers(const TrainingOptions& o) {
   return sum;
 }
 
-// Kept for backward by the chunks in flight on the first rank when they are most.
+// Largest sum of bytes kept for backward by the chunks in flight on the first rank.
 Bytes kept_in_flight(const TrainingOptions& o) {
   const Composition c = composed(o);
   const costmodel::PeakTable peaks = costmodel::peak_table(c.times.shape, 0);
@@ -104,14 +104,15 @@ Bytes kept_in_flight(const TrainingOptions& o) {
   return most;
 }
 
-// What unpermutation would keep if probabilities were applied after the experts: their output, in the MoE layers only.
+// Bytes that unpermutation would keep if probabilities were applied after the experts: the experts' output, in MoE
+// layers.
 Bytes expert_outputs(double layers) {
   const costmodel::RankShape shape = rank_shape(deepseek(), published_run().layer);
   return Bytes{2.0 * shape.routed_rows * static_cast<double>(deepseek().hidden_size) * layers};
 }
 
-struct Ours {                                ///< As the two columns of the document.
-  double all_layers = 0.0, in_flight = 0.0;  ///< GiB; equal where activations are not meant.
+struct Ours {                                ///< The two columns of the document.
+  double all_layers = 0.0, in_flight = 0.0;  ///< GiB; equal for rows that are not about activations.
 };
 
 Ours saving(const TrainingOptions& changed) {
@@ -119,7 +120,7 @@ Ours saving(const TrainingOptions& changed) {
           in_gib(kept_in_flight(published_run()) - kept_in_flight(changed))};
 }
 
-// Each line of the document's table, computed.
+// Each row of the document's table, computed.
 std::map<std::string, Ours> computed() {
   const TrainingOptions o = published_run();
   const Composition c = composed(o);
@@ -129,7 +130,7 @@ std::map<std::string, Ours> computed() {
                permuted = in_gib(expert_outputs(58.0)), all = in_gib(kept_by_all_layers(o)) + permuted,
                flight = in_gib(kept_in_flight(o));
   const double predicted = in_gib(costmodel::predict(deepseek(), o, gb200()).memory[0].activations);
-  EXPECT_NEAR(predicted / flight, 1.0, 0.06);  // The rest is the level inside the running chunk.
+  EXPECT_NEAR(predicted / flight, 1.0, 0.06);  // The rest is allocated within the running chunk.
   const double states = in_gib(static_bytes({deepseek(), offloading_states(), gb200()}, c.parameters[1]).returning);
   using RM = RecomputeModule;
   return {{"weights+grads", {weights, weights}},
@@ -140,7 +141,7 @@ std::map<std::string, Ours> computed() {
           {"SwiGLU activation", saving(recomputing({RM::kMoeAct}))},
           {"LayerNorm", saving(recomputing({RM::kLayerNorm}))},
           {"all three", saving(recomputing({RM::kMlaUpProj, RM::kMoeAct, RM::kLayerNorm}))},
-          // 58 MoE layers; 19 chunks of 4 layers in flight on the first rank, 7 of them with three dense layers.
+          // 58 MoE layers. The first rank has 19 chunks of 4 layers in flight, 7 of them with three dense layers.
           {"memory-efficient permutation, DSv3", {permuted, in_gib(expert_outputs(76.0 - 21.0))}},
           {"FP8 training, activation saving DSv3", saving(in_precision(Precision::kMxfp8))},
           {"optimizer-state CPU offload on GB200", {states, states}}};
@@ -169,7 +170,7 @@ std::map<std::string, double> published() {
 
 struct Row {
   std::string line;
-  std::vector<double> numbers;  ///< Published, ours twice with its deviation in percent each.
+  std::vector<double> numbers;  ///< The published number, then ours twice, each with its deviation in percent.
   std::string reason;
 };
 
@@ -211,7 +212,7 @@ TEST(PublishedMemory, TheDocumentHoldsEveryLineWithOurNumbers) {
   }
 }
 
-// The seconds that the report adds to a step for offloaded states, beside what ours take.
+// Seconds that the report states for offloading of states, compared with ours.
 TEST(PublishedMemory, OffloadedStatesTakeWhatTheDocumentSays) {
   const TrainingOptions with = offloading_states();
   TrainingOptions without = with;

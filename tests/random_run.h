@@ -18,7 +18,7 @@
 
 namespace foldwise::planner {
 
-/// The same numbers everywhere: the standard's distributions are each library's own.
+/// A generator with equal numbers on all platforms: the standard library's distributions differ.
 class Random {
  public:
   explicit Random(unsigned seed) : bits_(seed) {}
@@ -28,7 +28,7 @@ class Random {
   std::mt19937 bits_;
 };
 
-/// A run that breaks no rule: some of the values that plan tries, the defaults of the newest recipes for the rest.
+/// A run that breaks no rule: some fields with values that plan tries, the others with defaults of the newest recipes.
 inline std::optional<Run> random_run(const std::string& model, const std::string& system, Random& random) {
   using nlohmann::json;
   Run run;
@@ -51,7 +51,7 @@ inline std::optional<Run> random_run(const std::string& model, const std::string
   const Defaults& defaults = load_defaults(program);
   std::vector<std::pair<const Field*, std::vector<json>>> tried;
   for (const Field& f : fields()) {
-    // Kernels are the defaults', and so what belongs to fused experts; the order of ranks has its own random layouts
+    // Kernels keep their defaults, and so does what belongs to fused experts. Other tests have random orders of ranks
     // (fabric_test, process_groups_test).
     if (f.tried == nullptr || f.key.starts_with("software.") || f.key == "use_tp_pp_dp_mapping" ||
         f.key == "rank_capacity_factor" || f.key == "paged_stash")
@@ -76,7 +76,7 @@ inline std::optional<Run> random_run(const std::string& model, const std::string
     run.options.step.dp = run.num_gpus / model_parallel;
     settle(run.options);
     if (!violations(run).empty()) continue;
-    // A run file cannot say these: offloading is named or not by its modules.
+    // Not expressible in a run file, where the modules decide whether offloading is named.
     const json text = write_run(run);
     config::Diagnostics diagnostics;
     config::ObjectReader reader(config::Document::parse(text.dump(), "random"), diagnostics);

@@ -51,7 +51,7 @@ TEST(Releases, AreFoundByNameTagAndShortNumber) {
   EXPECT_EQ(find_release("main")->text(), "main of " + find_release("main")->date);
   EXPECT_EQ(newest_release().name, "0.19.0");
   EXPECT_EQ(newest_release().text(), "0.19.0");
-  // "0" is every number's, "0.1" is no part of one.
+  // "0" matches every number, and "0.1" is not a complete part of one.
   for (const char* text : {"", "0", "0.1", "0.15", "0.19.1", "dev", "Main", "core_v"})
     EXPECT_EQ(find_release(text), nullptr) << text;
   EXPECT_EQ(mistake_in_release("nightly"),
@@ -122,12 +122,12 @@ TEST(Releases, SpansHoldThoseFromOneToAnother) {
 
 // ---- The table of fields -------------------------------------------------------------------------------------------
 
-/// A field that older releases are told by another flag, or that no flag of Megatron's parser says.
+/// A field with another flag in older releases, or without a flag in Megatron's parser.
 bool told_otherwise(const Field& f) {
   return f.key == "cuda_graph.scope";  // --cuda-graph-scope before 0.18.
 }
 
-/// Fields whose flag no release has: of Megatron's branch dev, of its configuration alone, of schedules for study.
+/// Fields whose flag no release has: of Megatron's branch dev, in its configuration only, or of study schedules.
 const std::set<std::string> no_release_has = {"fp8_attention", "schedule", "offload.weights",
                                               "offload.optimizer_states"};
 
@@ -137,7 +137,7 @@ TEST(ReleaseFields, AgreeWithMegatronsParser) {
   for (const Field& f : fields()) {
     if (f.flags.empty() || told_otherwise(f)) continue;
     const ArgumentSpec* spec = find_flag(f.flags.front());
-    if (spec == nullptr) {  // Of other branches, and of studies of ours.
+    if (spec == nullptr) {  // Other branches, and our studies.
       EXPECT_TRUE(no_release_has.contains(f.key)) << f.key << ": no release has " << f.flags.front();
       continue;
     }
@@ -150,7 +150,7 @@ TEST(ReleaseFields, AgreeWithMegatronsParser) {
       if (std::ranges::count(spec->choices, name) == 0) continue;
       ++values;
       for (const Release& release : releases()) {
-        // A value may be refused where the parser still takes it, never the other way round.
+        // A value may be refused although the parser accepts it, but not the other way round.
         EXPECT_TRUE(!limited.releases.has(release) || has_choice(spec->flag, name, release) ||
                     f.key == "cuda_graph.impl")
             << f.key << " " << name << " in " << release.name;
@@ -186,7 +186,7 @@ TEST(ReleaseFields, LimitedValuesGiveWayToWhatThereIs) {
   EXPECT_GE(limited, 12);
 }
 
-/// "2.14" of "Transformer Engine 2.14"; empty: any.
+/// "2.14" from "Transformer Engine 2.14"; empty: any version.
 std::string version_in(const std::string& needs) {
   const std::string last = needs.substr(needs.rfind(' ') + 1);
   return last.find_first_not_of("0123456789.") == std::string::npos ? last : "";
@@ -227,7 +227,7 @@ TEST(ReleaseRuns, DefaultsGiveWay) {
   EXPECT_EQ(run.release, find_release("0.19.0"));
   EXPECT_THAT(run.assumed,
               testing::Contains("software.cross_entropy = native (not in the file; Megatron-Core 0.19.0)"));
-  // Without a release it is what Megatron-Bridge's set of defaults says.
+  // Without a release: the value in Megatron-Bridge's set of defaults.
   EXPECT_EQ(field("software.cross_entropy").value.get(run_with({{"defaults", bridge}}).options), "te");
 }
 
@@ -244,7 +244,7 @@ TEST(ReleaseRuns, StatedValuesMustBeThere) {
                 ->rule,
             "foldwise.release");
   EXPECT_THROW(static_cast<void>(launch_of(run)), config::ConfigError);
-  // The same of every limited value that can be set in this run.
+  // The same for every limited value that can be set in this run.
   for (const Field& f : fields())
     for (const LimitedValue& row : f.limited)
       for (const Release& release : releases()) {
@@ -359,7 +359,7 @@ TEST(Requirements, TheHighestVersionCounts) {
     }
     return list;
   };
-  // Of fp8-current 2.2, fused permutation 2.1 and the fused router 2.7, 2.7 is the highest.
+  // fp8-current needs 2.2, fused permutation 2.1 and the fused router 2.7: the highest is 2.7.
   const auto hopper = needs({{"precision", "fp8-current"},
                              {"dispatcher", "deepep"},
                              {"software", {{"permute", "fused"}, {"router_fusion", true}, {"experts", "grouped"}}}});

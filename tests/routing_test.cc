@@ -15,8 +15,9 @@ namespace {
 
 enum class Scores { kSigmoid, kSoftmax };
 
-/// Mean number of distinct places of tokens that Megatron's router assigns: scores of normal logits
-/// (--moe-router-force-load-balancing), groups by the sum of their topk / group_topk best, top-k of the kept groups.
+/// Mean number of distinct places of a token's experts, simulating Megatron's router: scores of normal logits
+/// (--moe-router-force-load-balancing), groups by the sum of their topk / group_topk best, top-k of the selected
+/// groups.
 double simulated(const Routing& r, Scores scores, std::int64_t places, int tokens) {
   std::mt19937 random(20251121);
   std::normal_distribution<double> logit;
@@ -76,7 +77,7 @@ TEST(ExpectedDestinations, EqualASimulatedRouter) {
 
 // Does a router without groups give the hypergeometric closed form?
 TEST(ExpectedDestinations, WithoutGroupsAreHypergeometric) {
-  // 4 places of 32 of 128 experts, 8 chosen: 4 (1 - C(96, 8) / C(128, 8)).
+  // 4 places with 32 of 128 experts each, 8 chosen: 4 (1 - C(96, 8) / C(128, 8)).
   double missed = 1.0;
   for (int i = 0; i < 8; ++i) missed *= (96.0 - i) / (128.0 - i);
   EXPECT_NEAR(expected_destinations({.experts = 128, .topk = 8}, 4), 4.0 * (1.0 - missed), 1e-12);
@@ -88,7 +89,7 @@ TEST(ExpectedDestinations, WithoutGroupsAreHypergeometric) {
 TEST(ExpectedDestinations, AreAtMostTheGroupsKept) {
   const Routing one{.experts = 64, .topk = 8, .groups = 8, .group_topk = 1};
   EXPECT_NEAR(expected_destinations(one, 8), 1.0, 1e-12);
-  EXPECT_NEAR(expected_destinations(one, 64), 8.0, 1e-12);  // All eight experts of the one group.
+  EXPECT_NEAR(expected_destinations(one, 64), 8.0, 1e-12);  // All eight experts of the only group.
   EXPECT_NEAR(expected_destinations(one, 2), 1.0, 1e-12);
 }
 

@@ -20,7 +20,7 @@ namespace {
 using costmodel::TrainingOptions;
 using nlohmann::json;
 
-/// The same numbers everywhere: the standard's distributions are each library's own.
+/// A generator with equal numbers on all platforms: the standard library's distributions differ.
 class Random {
  public:
   explicit Random(unsigned seed) : bits_(seed) {}
@@ -34,7 +34,7 @@ class Random {
   std::mt19937 bits_;
 };
 
-/// Some value of the field: of numbers small ones, and powers of two.
+/// A random value of the field; for numbers small ones and powers of two.
 json any_value(const Field& f, Random& random) {
   const FieldValue& v = f.value;
   switch (v.type) {
@@ -66,7 +66,7 @@ json any_value(const Field& f, Random& random) {
   return nullptr;
 }
 
-/// Fields that a value can be given to.
+/// Fields that can be set.
 std::vector<const Field*> options() {
   std::vector<const Field*> list;
   for (const Field& f : fields())
@@ -74,12 +74,12 @@ std::vector<const Field*> options() {
   return list;
 }
 
-/// Sets it where the field applies and takes it (an empty list of modules may be none of its values).
+/// Sets the field if it applies and accepts the value (an empty list of modules may be invalid).
 void give(const Field& f, const json& value, TrainingOptions& options) {
   if (f.applies_to(options) && mistake_in(f, value).empty()) f.value.set(options, value);
 }
 
-/// Data parallelism follows from the other sizes: rules that look at it list those.
+/// Derives data parallelism from the other sizes. Rules that depend on it list those.
 void settle_data_parallel(std::int64_t num_gpus, TrainingOptions& o) {
   o.step.dp = std::max<std::int64_t>(1, num_gpus / (o.layer.tp * o.layer.cp * o.pipeline.pp));
 }
@@ -98,7 +98,7 @@ TEST(RuleKeys, NoOtherFieldChangesAVerdict) {
   for (const char* name : {"h200", "gb200-nvl72"}) systems.push_back(hwprofiles::load_profile(name).hardware);
   const std::vector<const Field*> all = options();
   std::vector<std::vector<bool>> seen(rules().size(), std::vector<bool>(all.size(), false));
-  std::set<std::string> unlisted;  // "rule key", each told once.
+  std::set<std::string> unlisted;  // "rule key", each reported once.
   Random random(1);
   for (int start = 0; start < kStarts; ++start) {
     const Problem problem{.model = random.one_of(models),
@@ -113,7 +113,7 @@ TEST(RuleKeys, NoOtherFieldChangesAVerdict) {
     if (random.below(4) != 0) settle_data_parallel(problem.num_gpus, before);
     std::vector<bool> verdicts;
     for (const Rule& rule : rules()) verdicts.push_back(rule.violated(problem, before));
-    if (verdicts.front()) continue;  // What the other rules may rely on.
+    if (verdicts.front()) continue;  // The other rules may rely on it.
     for (std::size_t i = 0; i < all.size(); ++i) {
       const std::string& key = all[i]->key;
       TrainingOptions after = before;
@@ -132,7 +132,7 @@ TEST(RuleKeys, NoOtherFieldChangesAVerdict) {
       }
     }
   }
-  // Are the pairs good enough to notice what is not listed?
+  // Can these pairs detect a key that is not listed?
   double listed = 0.0, noticed = 0.0;
   for (std::size_t r = 1; r < rules().size(); ++r)
     for (std::size_t i = 0; i < all.size(); ++i)

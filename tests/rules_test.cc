@@ -41,14 +41,14 @@ using costmodel::RecomputeModule;
 using costmodel::Sharding;
 using costmodel::TrainingOptions;
 
-// A problem and options to be changed at will.
+// A problem and options, to be changed by the cases.
 struct Scenario {
   ModelSpec model;
   Hardware hardware;
   std::int64_t num_gpus = 1;
   TrainingOptions options;
   bool folding = true;
-  std::string release{};  // Empty: none is named.
+  std::string release{};  // Empty: no release.
   Evidence evidence = Evidence::kAny;
   const MeasuredChoices* measured = nullptr;
 
@@ -126,7 +126,7 @@ Hardware gpu(std::string name, bool fp8, bool blackwell, std::vector<Dispatcher>
 Hardware h100() { return gpu("H100-SXM5-80GB", true, false, {Dispatcher::kDeepEp, Dispatcher::kHybridEp}); }
 Hardware gb200() { return gpu("GB200-NVL72", true, true, {Dispatcher::kHybridEp}); }
 
-// Mixtral 8x7B on 64 H100: TP2 EP8 PP4, GBS 256. The start of every case below.
+// Mixtral 8x7B on 64 H100: TP2 EP8 PP4, GBS 256. Start of every case below.
 Scenario mixtral() {
   Scenario s{.model = mixtral_8x7b(), .hardware = h100(), .num_gpus = 64, .options = {}};
   s.options.set_layout({.tp = 2, .dp = 8, .pp = 4, .ep = 8});
@@ -134,7 +134,7 @@ Scenario mixtral() {
   return s;
 }
 
-// DeepSeek-V3 on 256 GB200: TP1 PP4 VPP4 EP64, HybridEP, MXFP8, GBS 2048, partial graphs: Megatron-Bridge's recipe.
+// Megatron-Bridge's recipe of DeepSeek-V3 on 256 GB200: TP1 PP4 VPP4 EP64, HybridEP, MXFP8, GBS 2048, partial graphs.
 Scenario deepseek() {
   Scenario s{.model = deepseek_v3(), .hardware = gb200(), .num_gpus = 256, .options = {}};
   s.options.set_layout({.dp = 64, .pp = 4, .vpp = 4, .ep = 64});
@@ -149,7 +149,7 @@ Scenario deepseek() {
   return s;
 }
 
-// Mixtral with expert overlap: interleaved, all-to-all.
+// Mixtral with EP overlap: interleaved, all-to-all.
 void overlap(Scenario& s) {
   s.options.pipeline.vpp = 2;
   s.options.pipeline.overlaps.ep_a2a = true;
@@ -191,11 +191,11 @@ void fused_experts(Scenario& s) {
   s.options.layer.precision = Precision::kMxfp8;
   s.options.layer.software.experts = Experts::kFused;
 }
-void single_stage(Scenario& s) {  // PP1: the ranks go to data parallel.
+void single_stage(Scenario& s) {  // PP1: its ranks become data-parallel.
   s.options.pipeline.pp = 1;
   s.options.step.dp = 32;
 }
-void shard(Scenario& s) {  // With Megatron-FSDP.
+void shard(Scenario& s) {  // Megatron-FSDP.
   single_stage(s);
   s.options.step.sharding = Sharding::kFsdp;
   s.options.layer.software.gradient_accumulation_fusion = false;
@@ -206,18 +206,18 @@ void shard_in_groups(Scenario& s, std::int64_t ranks) {  // HSDP.
   s.options.step.fsdp_group = ranks;
 }
 
-void shared_expert(Scenario& s) {  // Beside the routed ones, overlapped.
+void shared_expert(Scenario& s) {  // In addition to the routed ones, overlapped.
   s.model.moe.shared_ffn_hidden_size = 14336;
   s.options.layer.overlaps.shared_expert = true;
 }
-void rank_capacity(Scenario& s) {  // Fused experts whose shapes are fixed.
+void rank_capacity(Scenario& s) {  // Fused experts with fixed shapes.
   fused_experts(s);
   s.options.layer.dispatcher = Dispatcher::kHybridEp;
   s.options.layer.rank_capacity_factor = 1.5;
 }
 void deep_ep(Scenario& s) { s.options.layer.dispatcher = Dispatcher::kDeepEp; }
 void hybrid_ep(Scenario& s) { s.options.layer.dispatcher = Dispatcher::kHybridEp; }
-void gathers_mxfp8_with_step(Scenario& s) {  // The parameters of the next stage beside the optimizer's step.
+void gathers_mxfp8_with_step(Scenario& s) {  // Gathers the parameters of the next stage beside the optimizer step.
   s.hardware = gb200();
   s.options.layer.precision = Precision::kMxfp8;
   s.options.step.optimizer.low_precision_param_gather = true;
@@ -281,7 +281,7 @@ void only_mixtral_was_run(Scenario& s) {
 }
 
 using Change = std::function<void(Scenario&)>;
-/// The same in a release, with a loss that all have.
+/// The change in a release, with a loss that all releases have.
 Change in(std::string release, Change change) {
   return [release = std::move(release), change = std::move(change)](Scenario& s) {
     change(s);
@@ -290,11 +290,11 @@ Change in(std::string release, Change change) {
   };
 }
 
-// Changes to mixtral() after which the rule holds, though only just, and after which it does not; and the reason.
+// Two changes to mixtral(): after the first the rule just holds, after the second it does not, for this reason.
 struct Case {
   const char* rule;
   Change accepted, rejected;
-  const char* reason;  // A part of it.
+  const char* reason;  // Part of the message.
 };
 
 std::vector<Case> cases() {
@@ -488,7 +488,7 @@ std::vector<Case> cases() {
       {"foldwise.schedule_sizes",
        [](Scenario& s) {
          s.options.pipeline.schedule = costmodel::Schedule::kDualPipe;
-         s.options.pipeline.global_batch = 64;  // Over DP 8.
+         s.options.pipeline.global_batch = 64;  // Divided over DP 8.
        },
        [](Scenario& s) {
          s.options.pipeline.schedule = costmodel::Schedule::kDualPipe;
@@ -903,7 +903,7 @@ std::vector<Case> cases() {
        in("0.16.1",
           [](Scenario& s) {
             shard(s);
-            s.options.step.fsdp_group = 32;  // One group: no HSDP.
+            s.options.step.fsdp_group = 32;  // One group of all ranks: no HSDP.
           }),
        in("0.16.1",
           [](Scenario& s) {
@@ -1006,7 +1006,7 @@ std::vector<Case> cases() {
        },
        [](Scenario& s) { graphs(s, GraphImpl::kFullIteration, {}); }, "full_iteration needs experts of fixed shapes"},
 
-      // ---- Of some releases alone ----
+      // ---- Rules of some releases ----
       {"attn.gdn_cp", in("0.18.2", gated_delta_net_over_ranks), in("0.17.1", gated_delta_net_over_ranks),
        "take no context parallelism before Megatron-Core 0.18: --context-parallel-size is 2"},
       {"attn.dsa_cp", in("0.19.0", sparse_attention_over_ranks), in("0.18.2", sparse_attention_over_ranks),
@@ -1107,11 +1107,11 @@ std::vector<Case> cases() {
           }),
        "(experts: grouped, dispatcher: hybridep)"},
 
-      // ---- Of libraries, in every release ----
+      // ---- Rules of libraries, in every release ----
       {"moe.deepep_sizes", deep_ep,
        [](Scenario& s) {
          deep_ep(s);
-         s.model.hidden_size = 8192;  // 2 bytes each and 8 more are over 16 KiB.
+         s.model.hidden_size = 8192;  // 2 bytes each plus 8 exceed 16 KiB.
        },
        "--expert-model-parallel-size 8 x --expert-tensor-parallel-size 1 ranks and tokens of 8192 values"},
       {"moe.hybridep_sizes", hybrid_ep,
@@ -1124,7 +1124,7 @@ std::vector<Case> cases() {
        [](Scenario& s) {
          hybrid_ep(s);
          s.hardware.network.ranks_per_domain = 4;
-         s.options.layer.seq_len = 43'688;  // Over TP2: 21,844, and 3 * 21,844 + 1 = 65,533 < 2^16.
+         s.options.layer.seq_len = 43'688;  // With TP2: 21,844, and 3 * 21,844 + 1 = 65,533 < 2^16.
        },
        [](Scenario& s) {
          hybrid_ep(s);
@@ -1159,7 +1159,7 @@ std::vector<Case> cases() {
       {"foldwise.fsdp_group_one", [](Scenario& s) { shard_in_groups(s, 2); },
        [](Scenario& s) { shard_in_groups(s, 1); }, "an FSDP group of one rank shards nothing"},
 
-      // ---- What was measured ----
+      // ---- Rules about measured choices ----
       {"evidence.experts", only_mixtral_was_run,
        [](Scenario& s) {
          only_mixtral_was_run(s);
@@ -1221,7 +1221,7 @@ TEST(Rules, EachAcceptsAndRejects) {
   EXPECT_EQ(seen.size(), rules().size());
 }
 
-// Cases beyond the first of a rule with several parts.
+// More cases for rules with several parts.
 TEST(Rules, RejectEveryPartOfACompoundRule) {
   const std::vector<std::pair<const char*, Change>> more{
       {"epov.recompute",
@@ -1245,7 +1245,7 @@ TEST(Rules, RejectEveryPartOfACompoundRule) {
        }},
       {"cg.moe",
        [](Scenario& s) {
-         s.options.layer.capacity_factor = 1.0;  // Drops, but does not pad.
+         s.options.layer.capacity_factor = 1.0;  // Drops tokens, but does not pad.
          graphs(s, GraphImpl::kLocal, {GraphModule::kMoe});
        }},
       {"cg.moe",
@@ -1306,18 +1306,18 @@ TEST(Rules, RejectEveryPartOfACompoundRule) {
       {"moe.deepep_sizes",
        [](Scenario& s) {
          deep_ep(s);
-         s.options.layer.etp = 2;  // 16 ranks: of two machines.
+         s.options.layer.etp = 2;  // 16 ranks: more than one machine.
          s.model.hidden_size = 4096 + 128;
        }},
       {"moe.hybridep_sizes",
        [](Scenario& s) {
          hybrid_ep(s);
-         s.hardware.network.ranks_per_domain = 3;  // EP 8 is no multiple.
+         s.hardware.network.ranks_per_domain = 3;  // Does not divide EP 8.
        }},
       {"moe.hybridep_sizes",
        [](Scenario& s) {
          hybrid_ep(s);
-         s.hardware.network.ranks_per_domain = 2;  // 2 experts there.
+         s.hardware.network.ranks_per_domain = 2;  // 2 experts per domain.
        }},
       {"moe.rank_cap",
        [](Scenario& s) {
@@ -1338,13 +1338,12 @@ TEST(Rules, RejectEveryPartOfACompoundRule) {
       {"cg.local_moe_layer", in("0.19.0",
                                 [](Scenario& s) {
                                   padded_capacity(s);
-                                  graphs(s, GraphImpl::kLocal,
-                                         {GraphModule::kMoeRouter});  // Captures nothing of a GPT.
+                                  graphs(s, GraphImpl::kLocal, {GraphModule::kMoeRouter});  // Has no effect in a GPT.
                                 })},
       {"cg.full_moe", in("main",
                          [](Scenario& s) {
                            padded_capacity(s);
-                           s.options.layer.dispatcher = Dispatcher::kAllGather;  // Waits for counts all the same.
+                           s.options.layer.dispatcher = Dispatcher::kAllGather;  // Waits for counts, too.
                            graphs(s, GraphImpl::kFullIteration, {});
                          })},
       {"off.optim_states", in("main",
@@ -1389,7 +1388,7 @@ TEST(Rules, AcceptPublishedLayouts) {
   h100_run.options.layer.cuda_graph = {};
   published.emplace_back("deepseek h100", h100_run);
 
-  // The same with its all-to-all hidden, on 16 stages with a standalone MTP stage.
+  // The same with hidden all-to-all, on 16 stages with a separate MTP stage.
   Scenario overlapped = h100_run;
   overlapped.options.set_layout({.tp = 1, .dp = 64, .pp = 16, .vpp = 2, .ep = 64});
   overlapped.options.pipeline.layout = "Et*3|(tt|)*29,m|L";
@@ -1459,7 +1458,7 @@ TEST(Rules, AreThoseOfMegatronAndAreDocumented) {
         !known.contains(id.substr(0, id.rfind('_')))) {
       EXPECT_THAT(row, testing::ContainsRegex("(core_v0|DeepEP|Transformer Engine).*:[0-9]+")) << id;
     }
-    // A rule of some releases says of which.
+    // A rule of some releases names them.
     if (rule.releases.named) {
       EXPECT_THAT(row, testing::ContainsRegex("0\\.1[6-9]|all releases")) << id;
     }

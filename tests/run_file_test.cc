@@ -25,7 +25,7 @@ namespace {
 
 using costmodel::TrainingOptions;
 using nlohmann::json;
-using TrainingRun = Run;  // Inside a test, Run is one of its members.
+using TrainingRun = Run;  // Inside a test, Run is a member of the test class.
 
 std::string invalid_file(const std::string& name) {
   return std::string(FW_INVALID_INPUTS_DIR) + "/run_" + name + ".json";
@@ -40,7 +40,7 @@ Run read_text(const std::string& text) {
   return run;
 }
 
-/// The messages of a bad file, its folder left out.
+/// Messages about an invalid file, without its folder.
 std::string messages(const std::string& path) {
   try {
     static_cast<void>(load_run(path));
@@ -70,7 +70,7 @@ bool assumes(const TrainingRun& run, const std::string& field, const std::string
                      [&](const std::string& line) { return line.rfind(field + " = " + value + " (", 0) == 0; });
 }
 
-/// Some value of the field, in the first nine of its range.
+/// A value of the field, one of the first nine of its range.
 json any_value(const Field& f) {
   const FieldValue& v = f.value;
   switch (v.type) {
@@ -99,7 +99,7 @@ json any_value(const Field& f) {
   return nullptr;
 }
 
-/// Options as the reader leaves them: what a choice switches off has its default, and nothing contradicts another.
+/// Options in the form that the reader returns: fields that are switched off have their defaults, and none contradict.
 TrainingOptions any_options() {
   TrainingOptions o;
   for (const Field& f : fields())
@@ -165,7 +165,7 @@ TEST(RunFile, NumbersOfTheSystemAreChecked) {
 }
 
 TEST(RunFile, EveryPublishedRowLoadsOrSaysWhyNot) {
-  // 347 rows: 4 without a sequence length, 3 without a global batch, 2 of a model whose geometry is not public.
+  // 347 rows: 4 lack the sequence length, 3 the global batch, 2 have a model whose sizes are not public.
   const RunList published = load_runs(std::string(FW_ACCURACY_DIR) + "/runs/published_runs.json");
   EXPECT_EQ(published.runs.size(), 338U);
   ASSERT_EQ(published.unreadable.size(), 9U);
@@ -321,7 +321,7 @@ TEST(RunFile, MultiTokenPredictionFollowsTheRun) {
   EXPECT_EQ(read_text(row.dump()).options.pipeline.vpp, 4);
 }
 
-// Every way in which Megatron names a split comes to a layout: 126 layers as 128 places, or with counts of both ends.
+// Every form of a split in Megatron becomes a layout: 126 layers in 128 places, or counts of the first and last rank.
 TEST(RunFile, SplitsByCountsAndByPlacesAreLayouts) {
   json row = smallest();
   row["model"] = "llama3.1-405b";

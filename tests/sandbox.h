@@ -3,7 +3,7 @@
 
 namespace foldwise::planner {
 
-/// Whether scripts can be evaluated here: containers may forbid the namespaces that it takes.
+/// Whether scripts can be evaluated here. Containers may forbid the necessary namespaces.
 inline bool has_sandbox() {
   static const std::string why = [] {
     SandboxRequest request;

@@ -42,7 +42,7 @@ std::string without_colours(const std::string& text) {
 
 class Answers : public ProgramTest {
  protected:
-  /// What a terminal of so many columns shows of stdout.
+  /// Output on a terminal of this width.
   [[nodiscard]] std::string in_terminal(int columns, const std::string& arguments,
                                         const std::string& before = "") const {
     const std::string out = path("terminal");
@@ -58,7 +58,7 @@ void expect_within(const std::string& text, std::size_t columns, std::size_t mos
   const std::vector<std::string> lines = lines_of(text);
   EXPECT_LE(lines.size(), most_lines) << text;
   for (const std::string& line : lines) {
-    // A command to be copied is longer where one of its words is.
+    // A command to copy may be wider if one of its words is.
     if (line.find("export ") != std::string::npos || line.ends_with('\\')) continue;
     EXPECT_LE(columns_of(line), columns) << line;
   }

@@ -246,7 +246,7 @@ std::string state_of(const std::filesystem::path& folder) {
   return state;
 }
 
-/// Processes of the machine whose command line has `mark`.
+/// Number of the machine's processes with `mark` in their command line.
 int processes_with(const std::string& mark) {
   int count = 0;
   DIR* folder = opendir("/proc");
@@ -259,7 +259,7 @@ int processes_with(const std::string& mark) {
   return count;
 }
 
-/// {name, text} of each "### name" of the file.
+/// {name, text} of each "### name" in the file.
 std::vector<std::pair<std::string, std::string>> hostile_scripts() {
   std::vector<std::pair<std::string, std::string>> scripts;
   std::istringstream in(contents(std::string(FW_LAUNCHES_DIR) + "/hostile.txt"));
@@ -303,7 +303,7 @@ TEST_F(Scripts, ChangeNothingOutside) {
     request.time = std::chrono::seconds(2);
     const auto start = std::chrono::steady_clock::now();
     const SandboxResult result = run_in_sandbox(request);
-    EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::minutes(2));  // Of a machine that does much else.
+    EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::minutes(2));  // Allows for a busy machine.
     EXPECT_EQ(result.unavailable, "");
     EXPECT_EQ(state_of(folder_), before);
     EXPECT_EQ(processes_with("hostile-marker"), 0);

@@ -44,28 +44,29 @@ using costmodel::StageLayout;
 using costmodel::TrainingOptions;
 using nlohmann::json;
 
-/// A question with everything to choose from, measured or not.
+/// A problem with all choices, measured or not.
 PlanProblem any_problem(foldwise::PlanRequest request) {
   request.evidence = Evidence::kAny;
   return foldwise::plan_problem(request);
 }
 
-// More than any search of these tests needs.
+// More effort than any search of these tests needs.
 constexpr std::int64_t kEnough = std::int64_t{1} << 60;
 
-// "The fastest" may be slower by so much than another (docs/search.md#answer).
+// Relative tolerance of "the fastest" (docs/search.md#answer).
 constexpr double kEqual = 1e-4;
 
-// ---- Every candidate, predicted ------------------------------------------------------------------------------------
+// ---- Predictions of every candidate
+// ----------------------------------------------------------------------------------
 
-/// The candidate with every split of its layers that is worth trying; nothing if a rule refuses it.
+/// The candidate with every useful split of its layers; empty if a rule refuses it.
 std::vector<TrainingOptions> with_every_split(const PlanProblem& problem, const TrainingOptions& options,
                                               BlockCache* cache) {
   const std::int64_t pp = options.pipeline.pp, vpp = options.pipeline.vpp, layers = problem.model.num_layers();
   if (pp * vpp > layers + 2) return {};
   for (const Rule& rule : rules())
     if (!about_splits(rule.id) && rule.broken(rule_problem(problem), options)) return {};
-  // Splits do not depend on what saves memory.
+  // Splits do not depend on memory choices.
   TrainingOptions plain = options;
   plain.set_recompute({});
   plain.layer.offload_modules = {};
@@ -83,8 +84,8 @@ std::vector<TrainingOptions> with_every_split(const PlanProblem& problem, const 
   return result;
 }
 
-/// Whether the plan is a candidate. Its layers may have been moved since, or part of its optimizer taken from the host,
-/// and it may be faster by it.
+/// Whether the plan is a candidate. Refinement may have moved its layers, or taken part of its optimizer off the host,
+/// which may make it faster.
 bool as_tried(const PlanProblem& problem, const Plan& plan) {
   TrainingOptions unsplit = plan.options;
   if (problem.space.find("pipeline_layout") == nullptr) unsplit.pipeline.layout.clear();
@@ -95,7 +96,7 @@ bool as_tried(const PlanProblem& problem, const Plan& plan) {
          (on_host == 0.0 || std::ranges::count(fractions->values, nlohmann::json(on_host)) > 0);
 }
 
-/// A candidate that the rules accept, as predict() sees it.
+/// A candidate that the rules accept, with its prediction.
 struct Known {
   Layout layout;
   double seconds = 0.0;
@@ -107,7 +108,7 @@ struct Known {
 
 Bytes capacity_of(const PlanProblem& problem) { return (1.0 - problem.headroom) * problem.hardware.hbm_capacity; }
 
-/// All of them: the product of the dimensions, each with every split.
+/// All candidates: the product of the dimensions, each with every split.
 std::vector<Known> everything(const PlanProblem& problem) {
   std::vector<Known> result;
   const Bases bases(problem);
@@ -139,12 +140,12 @@ std::vector<Known> everything(const PlanProblem& problem) {
 using Key = std::tuple<std::int64_t, std::int64_t, std::int64_t, std::int64_t, std::int64_t, std::int64_t>;
 Key key(const Layout& l) { return {l.tp, l.cp, l.pp, l.vpp, l.ep, l.etp}; }
 
-/// Whether it fits into the whole device at the 99th percentile of routing.
+/// Whether it fits on the whole device at the 99th percentile of routing.
 bool fits_at_p99(const PlanProblem& problem, const TrainingOptions& options) {
   return costmodel::imbalance(problem.model, options, problem.hardware).p99_memory <= problem.hardware.hbm_capacity;
 }
 
-/// Whether torch has room for it, too.
+/// Whether there is room for PyTorch's reserve, too.
 bool has_room(const PlanProblem& problem, const Known& known) {
   Plan plan{.assignment = known.assignment,
             .options = known.options,
@@ -157,12 +158,12 @@ bool has_room(const PlanProblem& problem, const Known& known) {
 
 bool learnt(const AllocatorReserve& reserve) { return reserve.plain > 0.0 || reserve.ep_overlap > 0.0; }
 
-/// With what it has pending.
+/// Whether it fits, including the reserve.
 bool fits(const PlanProblem& problem, const Known& known) {
   return known.memory + reserve_of(problem, known.options) <= capacity_of(problem) && known.fits_host;
 }
 
-/// The fastest of each layout that fits. `refused_at_p99`: whether one would be faster but for the routing.
+/// The fastest of each layout that fits. `refused_at_p99`: set if a faster one fails only because of routing.
 std::map<Key, const Known*> fastest_of_each(const PlanProblem& problem, const std::vector<Known>& all,
                                             bool& refused_at_p99) {
   std::vector<const Known*> fitting;
@@ -181,7 +182,7 @@ std::map<Key, const Known*> fastest_of_each(const PlanProblem& problem, const st
   return best;
 }
 
-/// The search, stopped should it not end.
+/// Runs the search. Stops it if it does not end.
 PlanResult searched(const PlanProblem& problem) {
   int calls = 0;
   return plan(problem, [&](const Progress&) { return ++calls < 3000; });
@@ -189,7 +190,7 @@ PlanResult searched(const PlanProblem& problem) {
 
 // ---- Small problems ------------------------------------------------------------------------------------------------
 
-/// The same numbers everywhere: the standard's distributions are each library's own.
+/// A generator with equal numbers on all platforms: the standard library's distributions differ.
 class Random {
  public:
   explicit Random(unsigned seed) : bits_(seed) {}
@@ -200,7 +201,7 @@ class Random {
   std::mt19937 bits_;
 };
 
-/// So many values, in their order; with luck the plainest is one of them.
+/// `count` of the values in their order. The plainest is included at random.
 std::vector<json> some_of(const std::vector<json>& values, std::size_t count, Random& random) {
   std::vector<std::size_t> chosen, left(values.size());
   for (std::size_t i = 0; i < left.size(); ++i) left[i] = i;
@@ -216,15 +217,15 @@ std::vector<json> some_of(const std::vector<json>& values, std::size_t count, Ra
   return result;
 }
 
-/// What belongs together: "recompute" of "recompute.modules".
+/// Group of related fields: "recompute" for "recompute.modules".
 std::string group_of(const std::string& key) {
   if (key.find("cp") == 0 || key.find("hierarchical") == 0) return "cp";
   if (key.find("fsdp") == 0 || key == "sharding" || key.find("num_distributed") == 0) return "sharding";
   return key.substr(0, key.find('.'));
 }
 
-/// A few thousand candidates: sizes, and two or three groups of other fields, each with a few values; the plainest of
-/// the rest, with exceptions.
+/// A few thousand candidates: several values for sizes and two or three groups of other fields; with exceptions, the
+/// plainest for the rest.
 PlanProblem small_problem(unsigned seed) {
   constexpr double kMost = 20'000.0;
   Random random(seed);
@@ -267,7 +268,7 @@ PlanProblem small_problem(unsigned seed) {
     else if (name != "precision")
       rest.push_back(&d);
   }
-  // Of a group all fields, before those of the next.
+  // All fields of a group before those of the next.
   std::stable_sort(rest.begin(), rest.end(), [&](const Dimension* a, const Dimension* b) {
     const auto place = [&](const Dimension* d) { return std::ranges::find(groups, group_of(d->field->key)); };
     return place(a) < place(b);
@@ -282,7 +283,7 @@ PlanProblem small_problem(unsigned seed) {
   return problem;
 }
 
-/// Of the candidates' sizes one, so that some fit and memory binds.
+/// Sets the memory to the size of a random candidate, so that some fit and memory binds.
 void limit_memory(PlanProblem& problem, const std::vector<Known>& all, Random& random) {
   if (all.empty()) return;
   std::vector<Bytes> sizes;
@@ -292,7 +293,7 @@ void limit_memory(PlanProblem& problem, const std::vector<Known>& all, Random& r
   problem.hardware.hbm_capacity = 1.000001 * sizes[random.below(sizes.size())] / (1.0 - problem.headroom);
 }
 
-/// As much memory as the fastest one needs but for its routing, of those that need more for it.
+/// Sets the memory to what the fastest candidate needs without uneven routing, of those that need more with it.
 void fit_all_but_routing(PlanProblem& problem, const std::vector<Known>& all) {
   std::vector<const Known*> fastest;
   for (const Known& known : all)
@@ -309,7 +310,7 @@ void fit_all_but_routing(PlanProblem& problem, const std::vector<Known>& all) {
 
 double seconds(const Plan& plan) { return plan.prediction.step_time.to<double>(); }
 
-/// The values that tell the candidate from the others.
+/// The values that distinguish the candidate from the others.
 std::string described(const PlanProblem& problem, const Assignment& assignment) {
   std::string text;
   for (std::size_t i = 0; i < assignment.size(); ++i) {
@@ -328,7 +329,7 @@ TEST(Search, FindsTheFastestOfAllCandidates) {
   int fitting = 0, binding = 0, binding_at_p99 = 0, refined_plans = 0, learnt_from = 0;
   std::vector<unsigned> seeds(200);
   std::iota(seeds.begin(), seeds.end(), 0U);
-  seeds.insert(seeds.end(), {342, 402, 2393, 2712, 2763, 2929});  // Each was wrong once.
+  seeds.insert(seeds.end(), {342, 402, 2393, 2712, 2763, 2929});  // Seeds that once failed.
   for (std::size_t i = 0; i < seeds.size(); i += FW_EVERY) {
     const unsigned seed = seeds[i];
     PlanProblem problem = small_problem(seed);
@@ -343,7 +344,7 @@ TEST(Search, FindsTheFastestOfAllCandidates) {
     bool refused_at_p99 = false;
     const std::map<Key, const Known*> best = fastest_of_each(problem, all, refused_at_p99);
     SCOPED_TRACE("seed " + std::to_string(seed) + ": " + problem.model_name + " on " + problem.system_name);
-    const bool exact = !learnt(problem.reserve);  // Else plans of the first search may be faster than what counts now.
+    const bool exact = !learnt(problem.reserve);  // Else the first search's plans may be faster than those that count.
     EXPECT_EQ(result.proven, exact);
     EXPECT_EQ(result.enumerated, problem.space.size());
     for (const Plan& plan : result.plans)
@@ -384,10 +385,10 @@ TEST(Search, FindsTheFastestOfAllCandidates) {
     }
     EXPECT_TRUE(std::ranges::is_sorted(result.plans, {}, seconds));
     const bool full = result.plans.size() == static_cast<std::size_t>(problem.top);
-    // A first plan that was refined may be far faster than all that were tried.
+    // A refined first plan may be much faster than all tried ones.
     const double last =
         full ? seconds(result.plans.back()) : kWindow * std::min(fastest, seconds(result.plans.front()));
-    // The list is shorter by plans that torch has no room for.
+    // The list lacks plans without room for PyTorch's reserve.
     const bool shorter = std::ranges::any_of(
         best, [&](const auto& entry) { return !listed.contains(entry.first) && !has_room(problem, *entry.second); });
     for (const auto& [layout, known] : best)
@@ -399,7 +400,7 @@ TEST(Search, FindsTheFastestOfAllCandidates) {
   EXPECT_GE(binding, 60 / FW_EVERY);
   EXPECT_GE(binding_at_p99, 10 / FW_EVERY);
   EXPECT_LE(learnt_from, 60);
-  EXPECT_LE(refined_plans, 60);  // Most are as they were tried, so that the comparison says something.
+  EXPECT_LE(refined_plans, 60);  // Most are unchanged, so the comparison is meaningful.
 }
 
 // Are the plans of least memory within the step time within a percent of the device of the least that any candidate has
@@ -437,7 +438,7 @@ TEST(Search, FindsThePlansOfLeastMemoryWithinAStepTime) {
     }
     EXPECT_LE(smallest, least + 0.0101 * problem.hardware.hbm_capacity);
     less += smallest < 0.98 * answer.tried.front().peak_memory ? 1 : 0;
-    // The same limit as a number of seconds.
+    // The same limit, in seconds.
     const Answered given = least_memory(problem, answer.limit, 0.0);
     ASSERT_FALSE(given.result.plans.empty());
     EXPECT_EQ(given.result.plans.front().assignment, answer.result.plans.front().assignment);
@@ -465,7 +466,7 @@ TEST(Search, FindsTheFewestGpusWithinAStepTime) {
     try {
       const PlanResult result = plan(of_size(size));
       if (!result.plans.empty()) times[size] = seconds(result.plans.front());
-    } catch (const config::ConfigError&) {  // No layout of so many GPUs.
+    } catch (const config::ConfigError&) {  // No layout exists for this number of GPUs.
     }
   }
   EXPECT_LT(times[16], times[8]);
@@ -474,7 +475,7 @@ TEST(Search, FindsTheFewestGpusWithinAStepTime) {
   int cases = 0, odd = 0;
   for (const auto& [size, time] : times) {
     if (size > 16 || cases++ % FW_EVERY != 0) continue;
-    const std::int64_t start = cases % 2 == 0 ? 4 : 32;  // From below and from above, in turn.
+    const std::int64_t start = cases % 2 == 0 ? 4 : 32;  // Alternately from below and from above.
     const double limit = 1.001 * time;
     const auto fewest = std::ranges::find_if(times, [&](const auto& entry) { return entry.second <= limit; });
     SCOPED_TRACE(std::to_string(size) + " from " + std::to_string(start));
@@ -552,7 +553,7 @@ TEST(Search, PlansOfWhatIsPinnedCanBePredicted) {
       problem.effort = 2'000;
       problem.top = 3;
       result = plan(problem);
-    } catch (const config::ConfigError&) {  // Refused, with a reason.
+    } catch (const config::ConfigError&) {  // Refused with a reason.
       return;
     }
     for (const Plan& found : result.plans) {
@@ -614,12 +615,12 @@ TEST(Search, ContradictionsHaveReasons) {
   EXPECT_THAT(reasons({{"recompute.num_layers", {"2"}}, {"recompute.granularity", {"none"}}}),
               HasSubstr("recompute.num_layers = 2 does not apply"));
   EXPECT_THAT(reasons({{"tp", {"2"}}, {"etp", {"1"}}}, false), HasSubstr("foldwise.unfolded_tp"));
-  // Whatever the other fields of the rule.
+  // For any values of the rule's other fields.
   EXPECT_THAT(reasons({{"overlaps.ep_a2a", {"true"}}, {"recompute.granularity", {"full"}}}),
               HasSubstr("epov.recompute"));
   EXPECT_THAT(reasons({{"offload.optimizer_cpu_offload", {"true"}}, {"offload.optimizer_states", {"true"}}}),
               HasSubstr("foldwise.offload_states"));
-  // The first needs full recomputation.
+  // The first choice requires full recomputation.
   EXPECT_THAT(reasons({{"recompute.num_layers", {"2"}}, {"overlaps.ep_a2a", {"true"}}}), HasSubstr("epov.recompute"));
   EXPECT_EQ(reasons({{"overlaps.ep_a2a", {"true"}}, {"recompute.granularity", {"full", "none"}}}), "");
   EXPECT_EQ(reasons({{"offload.optimizer_states", {"true"}}}), "");
@@ -688,7 +689,8 @@ TEST(Search, EndsWhereAWholeLevelHasNoChoice) {
   EXPECT_LE(seconds(some.plans.front()), seconds(one.plans.front()));
 }
 
-/// Problems of built-in models, too large to predict every candidate, whose answer is proven within a second.
+/// Problems of built-in models with too many candidates to predict all, but with an answer that is proven within a
+/// second.
 PlanProblem middle_problem(const std::string& model, const std::string& system, std::int64_t num_gpus,
                            std::map<std::string, std::vector<std::string>> set) {
   set.emplace("cp", std::vector<std::string>{"1"});
@@ -811,7 +813,8 @@ TEST(Search, TheRunFileOfAPlanHasWhatWasSetOfTheModel) {
   }
 }
 
-/// How many candidates of these assignment, with their splits, Megatron accepts; none of them may fit and be faster.
+/// Number of candidates with these assignments, including their splits, that Megatron accepts. Expects that none fits
+/// and is faster.
 int none_is_faster(const PlanProblem& problem, const Plan& best, const std::vector<Assignment>& others) {
   const Bases bases(problem);
   BlockCache cache;
@@ -918,14 +921,14 @@ TEST(Search, TheHostHasTheLeastOfTheOptimizer) {
   int more_than_one = 0;
   for (PlanProblem problem : {qwen3(), mixtral()}) {
     SCOPED_TRACE(problem.model_name);
-    // A device has what the plan of a larger one needs with 5 of 16 parts on the host. No release is named: of those
-    // that are, none frees anything beside states of two bytes (off.optim_states).
+    // The device has as much memory as the plan for a larger device needs with 5 of 16 parts on the host. No release is
+    // named: in a named one, offloading frees nothing with states of two bytes (off.optim_states).
     problem.release = nullptr;
     problem.space.set("offload.optimizer_cpu_offload", {true});
     const PlanResult whole = searched(problem);
     ASSERT_FALSE(whole.plans.empty());
     TrainingOptions o = whole.plans.front().options;
-    // Nothing else frees memory: the host is dear.
+    // Nothing else frees memory: host memory is expensive.
     problem.space.set("recompute.granularity", {"none"});
     problem.space.set("offload.type", {nullptr});
     problem.space.set("sharding", {"ddp-distopt"});

@@ -28,7 +28,7 @@ double predicted(const Run& run, const costmodel::Hardware& hardware) {
 
 std::vector<Run> h200_runs() { return load_runs(FW_ACCURACY_DIR "/runs/h200x2_runs.json").runs; }
 
-/// The first `count` of them, measured on a site with these factors.
+/// The first `count` runs, as measured on a site with these factors.
 std::vector<Run> measured_on(const std::vector<double>& factors, std::size_t count) {
   std::vector<Run> runs = h200_runs();
   runs.resize(count);
@@ -99,7 +99,7 @@ TEST(SiteFit, ItsProfileIsASystem) {
 // such hosts? On every host of our own runs that has five of them, with every third, every 31st of many, choice of
 // three.
 TEST(SiteFit, ThreeRunsOfAHostTellOfTheOthers) {
-  constexpr const char* kOfTheRun = "host.step";  // What rows say besides are prices of another system's host.
+  constexpr const char* kOfTheRun = "host.step";  // Rows otherwise state prices of another system's host.
   struct HostRun {
     planner::Run run;
     hwprofiles::Profile profile;

@@ -14,7 +14,7 @@
 namespace foldwise::costmodel::stage_split_test {
 namespace {
 
-/// A model whose pieces take a known time, forward only.
+/// A model whose pieces take known times, in forward only.
 struct Synthetic {
   ModelSpec model;
   ModelKinds kinds;
@@ -57,7 +57,7 @@ std::vector<double> work_of(const Synthetic& s, const StageLayout& split, std::i
   return work;
 }
 
-/// Every way to cut the layers in order, with MTP in the last stage or the one before it.
+/// Visits every way to divide the layers in order, with MTP in the last stage or the one before.
 void every_split(const Synthetic& s, std::size_t stages, bool mtp_before_loss,
                  const std::function<void(const StageLayout&)>& visit) {
   const auto layers = static_cast<std::int64_t>(s.model.layers.size());
@@ -82,7 +82,7 @@ void every_split(const Synthetic& s, std::size_t stages, bool mtp_before_loss,
   cut(0);
 }
 
-/// What Megatron takes as a layout string: nothing lost, MTP in the last stage of its rank.
+/// Expects a valid layout string for Megatron: nothing lost, MTP in the last stage of its rank.
 void expect_whole(const Synthetic& s, const StageLayout& split, std::int64_t pp, std::int64_t vpp) {
   const std::string text = to_layout_string(split);
   const ParsedLayout parsed =

@@ -1,6 +1,5 @@
-// Stands in for foldwise-kernels-cuda where there is no GPU: its processes, groups and file of records, with the times
-// of a network that is known instead of measured ones. Each process has four devices, and calls this machine a host of
-// its own.
+// Replaces foldwise-kernels-cuda where there is no GPU. Has its processes, groups and record file, with times of a
+// known network instead of measured ones. Each process has four devices, and treats this machine as a separate host.
 #include <CLI/CLI.hpp>
 #include <cstdlib>
 #include <optional>
@@ -27,7 +26,7 @@ costmodel::Network known_network() {
   return network;
 }
 
-/// Of the slowest process, which is the last.
+/// Time of the slowest process, which is the last.
 double microseconds(const kernels::Group& group, double us) {
   if (group.world == nullptr) return us;
   const bool last = group.world->rank() + 1 == group.world->size();

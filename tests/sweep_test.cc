@@ -38,7 +38,7 @@ class SweepTest : public FolderTest {
   [[nodiscard]] Sweep sweep_of(const json& run, std::vector<Axis> axes, std::optional<LongRun> long_run = {}) const {
     return {RunQuestion{write_text("run.json", run.dump(1)), run}, std::move(axes), long_run};
   }
-  /// What the ConfigError of making it says.
+  /// Text of the ConfigError thrown when the sweep is created.
   [[nodiscard]] std::string mistakes(const json& run, std::vector<Axis> axes) const {
     try {
       static_cast<void>(sweep_of(run, std::move(axes)));
@@ -121,7 +121,7 @@ TEST_F(SweepTest, AFileThatChangesIsNoticed) {
     RowFile out(file, RowFormat::kCsv, sweep);
     out.append(row_text(RowFormat::kCsv, rows[0]));
     EXPECT_NO_THROW(out.expect_unchanged());
-    std::this_thread::sleep_for(std::chrono::milliseconds(20));  // A file's time has some milliseconds.
+    std::this_thread::sleep_for(std::chrono::milliseconds(20));  // File times have a resolution of milliseconds.
     change(file);
     EXPECT_THROW(out.expect_unchanged(), config::ConfigError);
     EXPECT_THROW(out.append(row_text(RowFormat::kCsv, rows[1])), config::ConfigError);
@@ -275,7 +275,7 @@ TEST_F(SweepTest, ASystemsNumberChangesWhatFollowsFromIt) {
       all_rows(sweep_of(run, {{"system.hbm.bandwidth", {"4 TB/s", "8 TB/s", "16 TB/s"}}}));
   EXPECT_GT(rows[0].at("step_time_s"), rows[1].at("step_time_s"));
   EXPECT_GT(rows[1].at("step_time_s"), rows[2].at("step_time_s"));
-  // The share of it that kernels reach stands in H200's curves, which are measured.
+  // H200's curves, which are measured, already contain the share that kernels reach.
   run["system"] = "h200";
   EXPECT_THAT(mistakes(run, {{"system.hbm.ceiling", {"0.5"}}}), testing::HasSubstr("no time or size of h200 follows"));
 }

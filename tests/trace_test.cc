@@ -54,7 +54,7 @@ std::vector<TrainingOptions> runs() {
   return result;
 }
 
-// Everything that the format demands of an event, and of events together.
+// Checks all requirements of the format on single events and on all together.
 void expect_valid(const json& trace) {
   ASSERT_TRUE(trace.at("traceEvents").is_array());
   std::map<std::pair<int, int>, std::vector<std::pair<double, double>>> slices;  // By thread: begin, end.
@@ -92,7 +92,7 @@ void expect_valid(const json& trace) {
                   testing::AnyOf("thread_name", "process_name", "thread_sort_index", "process_sort_index"));
     }
   }
-  // A thread 0, or one with its process's number, is the main thread to Perfetto.
+  // To Perfetto, thread 0 or one with its process's number is the main thread.
   std::set<int> numbers;
   for (const auto& [thread, intervals] : slices) {
     EXPECT_TRUE(numbers.insert(thread.second).second);
@@ -100,7 +100,7 @@ void expect_valid(const json& trace) {
     EXPECT_EQ(processes.count(thread.second), 0U);
     EXPECT_TRUE(named.count(thread)) << thread.first << " " << thread.second;
     EXPECT_TRUE(processes.count(thread.first));
-    // A stream does one thing at a time, also when a viewer takes whole nanoseconds.
+    // A stream does one thing at a time, even with a viewer's rounding to nanoseconds.
     const auto nanoseconds = [](double microseconds) { return std::llround(1e3 * microseconds); };
     for (std::size_t i = 1; i < intervals.size(); ++i)
       EXPECT_GE(nanoseconds(intervals[i].first),
@@ -153,7 +153,7 @@ TEST(Trace, HasAFlowPerTransfer) {
   EXPECT_EQ(flows, 2U * 8U * 7U);
 }
 
-// 512 micro-batches through 8 chunks would be 8192 tasks: the picture keeps both ends of each rank.
+// 512 micro-batches through 8 chunks are 8192 tasks: the trace keeps both ends of each rank.
 TEST(Trace, OfManyMicroBatchesStaysSmall) {
   TrainingOptions options = mixtral_run();
   options.pipeline.global_batch = 4096;

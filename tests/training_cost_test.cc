@@ -22,9 +22,9 @@ Run small_run(const std::string& changes = "{}") {
   return parse_run(run.dump());
 }
 
-/// Work over time of a job that fails at exponentially distributed moments, event by event.
+/// Event-by-event simulation of work over time, for a job with exponentially distributed failures.
 double simulated_goodput(double interval, double write, double restart, double mtbf, int checkpoints) {
-  std::mt19937_64 random(16);  // Fixed by the standard; the distributions of the library are not.
+  std::mt19937_64 random(16);  // The standard defines this generator, but not its distributions.
   const auto failure_after = [&] { return -mtbf * std::log1p(-std::ldexp(static_cast<double>(random() >> 11), -53)); };
   double now = 0.0, failure = failure_after();
   const auto runs_through = [&](double duration) {

@@ -27,7 +27,7 @@ namespace {
 
 using nlohmann::json;
 
-/// Runs of several kinds: plain, with graphs and EP overlap, dense and sharded, a hybrid, one of fused experts.
+/// Runs of several kinds: plain, with graphs and EP overlap, dense and sharded, a hybrid, one with fused experts.
 std::vector<std::pair<std::string, json>> kinds() {
   return {{"plain", json::object()},
           {"overlapped", {{"vpp", 2}, {"overlaps", {{"ep_a2a", true}}}, {"dispatcher", "deepep"}}},
@@ -37,7 +37,7 @@ std::vector<std::pair<std::string, json>> kinds() {
           {"fused", {{"system", "b200"}, {"precision", "mxfp8"}, {"software", {{"experts", "fused"}}}}}};
 }
 
-/// A value of each flag of the settings, in one text: "--train-iters 20".
+/// Each flag of the settings with its value, as one text: "--train-iters 20".
 std::vector<std::string> words_of(const Settings& settings, const Release& release) {
   std::vector<std::string> list;
   for (const Argument& argument : to_arguments(settings, release)) {
@@ -49,7 +49,7 @@ std::vector<std::string> words_of(const Settings& settings, const Release& relea
 
 class Trials : public FolderTest {
  protected:
-  /// bash's complaints of a script; empty: none.
+  /// bash's complaints about a script; empty: none.
   [[nodiscard]] std::string bash_says(const std::string& script) const {
     const std::string file = write_text("trial.sh", script), said = path("said");
     const int status = std::system(("bash -n '" + file + "' 2> '" + said + "'").c_str());  // NOLINT(cert-env33-c)
@@ -62,7 +62,7 @@ TEST_F(Trials, AreWrittenForEveryRelease) {
   int written = 0;
   for (const Release& release : releases())
     for (const auto& [kind, changes] : kinds()) {
-      if (kind == "fused" && in_releases("", "0.17.1").has(release)) continue;  // Since 0.18.
+      if (kind == "fused" && in_releases("", "0.17.1").has(release)) continue;  // Supported since 0.18.
       if (kind == "overlapped" && release.name == "0.18.2") continue;           // Covered by the others.
       json of_release = changes;
       of_release["release"] = release.name;
@@ -106,7 +106,7 @@ TEST_F(Trials, HaveDataStepsAndALog) {
     const planner::Run run = run_with({{"release", release.name}});
     const std::vector<std::string> words =
         words_of(launch_of(run, LaunchTarget::kTorchrun, Trial::kNatural).trial, release);
-    // Of 32,000 words one is what NullTokenizer adds.
+    // NullTokenizer adds one of the 32,000 words.
     for (const std::string& wanted :
          {std::string("--mock-data"), std::string("--tokenizer-type NullTokenizer"),
           fmt::format("--vocab-size {}", run.model.vocab_size - 1), fmt::format("--train-iters {}", kTrialSteps),
@@ -117,13 +117,13 @@ TEST_F(Trials, HaveDataStepsAndALog) {
     EXPECT_THAT(words, testing::Not(testing::Contains(balanced)));
     EXPECT_THAT(words_of(launch_of(run, LaunchTarget::kTorchrun, Trial::kBalanced).trial, release),
                 testing::Contains(balanced));
-    // A dense model routes nothing.
+    // A dense model has no routing.
     const planner::Run dense = run_with({{"release", release.name}, {"model", "mini-llama-16l"}, {"ep", 1}});
     EXPECT_THAT(words_of(launch_of(dense, LaunchTarget::kTorchrun, Trial::kBalanced).trial, release),
                 testing::Not(testing::Contains(balanced)));
   }
   EXPECT_EQ(kTrialSteps, 20);
-  // Without it nothing is added.
+  // Without a trial nothing is added.
   EXPECT_TRUE(launch_of(run_with({})).trial.all().empty());
   EXPECT_THAT(launch_text(launch_of(run_with({})), LaunchTarget::kTorchrun),
               testing::Not(testing::HasSubstr("TRIAL_ARGS")));
@@ -169,7 +169,7 @@ TEST_F(Trials, LogsAreReadBack) {
 
 // ---- The user's own Megatron-LM ------------------------------------------------------------------------------------
 
-/// A folder that looks like Megatron-LM, with stand-ins of torch and Transformer Engine beside it: neither is needed.
+/// A folder like Megatron-LM, with stand-ins for torch and Transformer Engine, so that neither is needed.
 class Verdicts : public FolderTest {
  protected:
   void SetUp() override {
@@ -184,7 +184,7 @@ class Verdicts : public FolderTest {
     static_cast<void>(write_text("Megatron-LM/transformer_engine.py", "raise ImportError('no driver here')\n"));
   }
 
-  /// What it says of the launch of a run, whose parser, validation and configuration these are.
+  /// The verdict on the launch of a run, with this parser, validation and configuration.
   [[nodiscard]] Verdict said(const std::string& parse, const std::string& validate, const std::string& config,
                              const json& changes = {}, Trial trial = Trial::kNone) const {
     static_cast<void>(write_text("Megatron-LM/megatron/training/arguments.py",

@@ -22,7 +22,7 @@ class World : public ProgramTest {
     ProgramTest::SetUp();
     std::filesystem::create_symlink(FW_STAND_IN, folder_ / "foldwise-kernels-cuda");
   }
-  /// The program beside which the stand-in lies.
+  /// Runs a copy of the program that has the stand-in beside it.
   [[nodiscard]] Outcome calibrate(int processes, const std::string& arguments) const {
     const std::string program = path("foldwise");
     std::filesystem::copy_file(FW_FOLDWISE, program, std::filesystem::copy_options::skip_existing);
@@ -39,13 +39,13 @@ TEST_F(World, ThreeProcessesMakeOneProfile) {
   const std::string out = path("mine"), command = "--device cuda --nvlink-domain 8 --format json --out " + out;
   const Outcome outcome = calibrate(3, command);
   ASSERT_EQ(outcome.code, 0) << outcome.err;
-  const nlohmann::json answer = nlohmann::json::parse(outcome.out);  // of the first alone
+  const nlohmann::json answer = nlohmann::json::parse(outcome.out);  // from the first process alone
   const hwprofiles::Records records = hwprofiles::read_records(out + "/records.jsonl");
   ASSERT_EQ(records.sessions.size(), 1U);
   EXPECT_EQ(records.sessions[0].hosts, (std::vector<std::string>{"host0", "host1", "host2"}));
   EXPECT_EQ(records.sessions[0].devices, 12);
   EXPECT_EQ(records.sessions[0].nvlink_domain, 8);
-  // 2 and 4 devices of a host, 1, 2 and 4 of each of two and three; the first two share NVLink.
+  // 2 and 4 devices of a host; 1, 2 and 4 of each of two and three hosts; the first two share NVLink.
   std::map<std::pair<std::int64_t, std::int64_t>, int> groups;
   for (const hwprofiles::Measurement& m : records.measurements)
     ++groups[{m.shape.at("ranks"), m.shape.contains("ranks_per_domain") ? m.shape.at("ranks_per_domain") : 0}];
@@ -70,7 +70,7 @@ TEST_F(World, ThreeProcessesMakeOneProfile) {
   EXPECT_EQ(contents(out + "/records.jsonl"), before);  // nothing is measured twice
 }
 
-// What measures one machine, or nothing, says so to several processes.
+// Commands that measure one machine, or nothing, refuse several processes.
 TEST_F(World, OnlyGpusAreMeasuredTogether) {
   const Outcome outcome = calibrate(2, "--device cpu --out " + path("mine"));
   EXPECT_EQ(outcome.code, 2);
@@ -78,7 +78,7 @@ TEST_F(World, OnlyGpusAreMeasuredTogether) {
   EXPECT_FALSE(std::filesystem::exists(path("mine")));
 }
 
-/// Sets a variable of the environment for a test.
+/// Sets an environment variable for a test.
 class Variable {
  public:
   Variable(const char* name, const char* value) : name_(name) { setenv(name, value, 1); }

@@ -21,9 +21,9 @@ using nlohmann::json;
 
 namespace {
 
-/// How far a group may move before the gate asks a person to look, in percentage points. A change of the model that is
-/// meant to move nothing moves nothing; these leave room for another compiler's rounding and for changes that are too
-/// small to matter beside the errors themselves.
+/// Percentage points by which a group may move before the gate fails and a person must look. A change that should not
+/// affect predictions moves nothing. The margins allow for another compiler's rounding, and for changes that are
+/// negligible beside the errors themselves.
 struct Margins {
   double mean = 0.0, median = 0.0, bias = 0.0;
 };
@@ -32,7 +32,7 @@ Margins margins_of(Quantity quantity) {
                                          : Margins{.mean = 0.1, .median = 0.1, .bias = 0.1};
 }
 
-/// A kind of error that a row may have.
+/// A kind of error of a row.
 struct Measure {
   const char* name;
   Quantity quantity;
@@ -46,7 +46,7 @@ constexpr std::array<Measure, 3> kMeasures = {{
 
 struct Group {
   const Measure* measure = nullptr;
-  std::map<std::string, std::vector<std::size_t>> problems;  ///< Indices of rows by what is predicted for them.
+  std::map<std::string, std::vector<std::size_t>> problems;  ///< Row indices by predicted problem.
 };
 
 std::vector<std::string> groups_of(const ValidatedRow& row, const Measure& measure, const Roles& roles) {
@@ -122,7 +122,7 @@ Accuracy with_readings(const Group& group, const Validation& validation, const s
   return result;
 }
 
-/// What the gate compares.
+/// The statistics that the gate compares.
 std::vector<std::pair<const char*, double>> gated(const Accuracy& a) {
   return {{"mean", a.mean}, {"median", a.median}, {"bias", a.bias}};
 }

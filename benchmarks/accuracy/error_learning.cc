@@ -26,45 +26,45 @@ using nlohmann::json;
 
 namespace {
 
-/// What is known before any row, worth one row each: sites differ by a tenth in what they have of a resource, and a
-/// mechanism is off by a hundredth. Without it the likeliest deviation of what few rows have would be none.
+/// Prior, worth one row for each cause: sites differ by 10 % in a resource, and a mechanism is wrong by 1 %. Without it
+/// the most likely deviation of a cause with few rows would be 0.
 constexpr double kPriorSiteSd = 0.1, kPriorMechanismSd = 0.01;
-/// Where the search for the likeliest deviations begins: above most, because from below it would stop at the prior's
-/// own maximum, of which there is one beside that of the rows. Those of where runs come from begin at the prior, so
-/// that what either explains is put down to what runs do.
+/// Start of the search for the most likely deviations. It is above most of them: from below, the search would stop at
+/// the prior's own maximum. Deviations of origins start at the prior, so that an error that either could explain is
+/// attributed to a property of the run.
 constexpr double kFirstSd = 0.2;
 constexpr int kSteps = 400;
 
 const std::string host_cause(to_string(Resource::kHost));  // In Exposure and ErrorModel::causes.
 
 constexpr double kFewestMachines = 5.0;
-/// Predictions of a kind from which on their own errors scale their intervals.
+/// Groups with at least this many predictions scale their intervals by their own errors.
 constexpr std::size_t kFewestPeers = 20;
 
-/// ln(measured / predicted) of a prediction, the mean of its rows; or such a number less another one.
+/// ln(measured / predicted) of a prediction, as the mean over its rows; or a difference of two such numbers.
 struct Sample {
   Exposure causes;
   double error = 0.0;
-  double layouts = 1.0;  ///< Errors of single layouts in it.
+  double layouts = 1.0;  ///< Number of layout errors that it contains.
   std::string group{};   ///< Rows that are left out together.
   const Run* run = nullptr;
 };
 
-/// Own runs by machine: ln(factor on what its host takes) of those that wait for their host.
+/// Our runs by machine: ln(factor on the host's time) of those that wait for their host.
 using Machines = std::map<std::string, std::vector<double>>;
 
 struct Samples {
-  std::vector<Sample> published, own;  ///< Untouched ones of others, and our own.
-  /// Those that only showed that something was missing: what is left of their errors is rather too small, so they teach
-  /// deviations and are not counted.
+  std::vector<Sample> published, own;  ///< Untouched ones of other people, and ours.
+  /// Rows that showed that something was missing. Their remaining errors tend to be too small, so they are used to
+  /// learn deviations but are not counted.
   std::vector<Sample> mended;
   std::vector<Sample> pairs;
-  std::map<std::string, std::vector<Sample>> elsewhere;  ///< Of other programs, silent sources and plans, by cause.
+  std::map<std::string, std::vector<Sample>> elsewhere;  ///< Other programs, silent sources, plans, by cause.
   std::map<std::string, std::map<std::string, std::int64_t>> rows;  ///< By cause and GPU generation.
   Machines machines;
 
-  /// Deviation of ln(factor on what a host takes) of a run, around the profile's host, machines counting alike: no
-  /// profile is of one of them. Empty if there are too few.
+  /// Deviation of ln(factor on the host's time) of a run from the profile's host. Machines have equal weight, because
+  /// no profile is made on one of them. Nullopt if there are too few.
   [[nodiscard]] std::optional<double> host_sd(const std::string& but_machine = "") const {
     double variance = 0.0, count = 0.0;
     for (const auto& [machine, logs] : machines) {
@@ -92,7 +92,7 @@ Sample difference(const Sample& a, const Sample& b) {
   return result;
 }
 
-/// Rows of one prediction; on different machines of our own it is not the same.
+/// Rows of each prediction. Runs on different machines of ours count as different predictions.
 using Predictions = std::map<std::string, std::vector<const ValidatedRow*>>;
 
 Predictions predictions_of(const Validation& validation) {
@@ -112,7 +112,7 @@ Machines machines_of(const std::vector<const Validation*>& validations, const Ro
           reservation(row.run) == Reservation::kMemoryGone)
         continue;
       Sample sample = sample_of({&row});
-      const double exposed = -sample.causes[host_cause];  // A host with more is faster.
+      const double exposed = -sample.causes[host_cause];  // More of the resource makes the step faster.
       if (exposed >= kFollows) result[machine].push_back(sample.error / exposed);
     }
   return result;
@@ -165,9 +165,9 @@ Samples samples_of(const Validation& validation, const Roles& roles, const Valid
 
 using Use = std::function<bool(const Sample&)>;
 
-/// Variances of the causes, and last of layouts, that make the samples likeliest, from `first` on; that in column
-/// `known`, if any, stays as in `prior`. Each step multiplies them by what minorizes the likelihood (K. Lange, "MM
-/// Optimization Algorithms", 2016, section 8.6 on variance components), so it never falls and no variance becomes
+/// Variances of the causes, and last of layouts, that maximise the likelihood of the samples, from `first` on. The one
+/// in column `known`, if any, stays as in `prior`. Each step is a minorise-maximise update (K. Lange, "MM Optimization
+/// Algorithms", 2016, section 8.6 on variance components): the likelihood never falls, and no variance becomes
 /// negative.
 Eigen::VectorXd likeliest_variances(const Eigen::MatrixXd& squares, const Eigen::VectorXd& errors,
                                     const Eigen::VectorXd& prior, const Eigen::VectorXd& first,
@@ -176,7 +176,7 @@ Eigen::VectorXd likeliest_variances(const Eigen::MatrixXd& squares, const Eigen:
   if (known) variances[*known] = prior[*known];
   for (int step = 0; step < kSteps; ++step) {
     const Eigen::ArrayXd total = (squares * variances).array();
-    // Squares that a normal distribution would have to have for the slope that a Laplace one has here.
+    // Squared errors that give a normal distribution the slope of the Laplace distribution at this error.
     const Eigen::ArrayXd seen = std::numbers::sqrt2 * errors.array().abs() * total.sqrt();
     const Eigen::ArrayXd up =
         (squares.transpose() * (seen / total.square()).matrix()).array() + prior.array() / variances.array().square();
@@ -215,7 +215,7 @@ ErrorModel learn(const Samples& samples, const Use& use) {
   std::optional<Eigen::Index> known;
   for (const Resource resource : kSiteResources) {
     const auto name = names.find(std::string(to_string(resource)));
-    if (name == names.end()) continue;  // All are of systems of which runs were looked at.
+    if (name == names.end()) continue;  // All runs are on measured sites.
     const auto site = static_cast<Eigen::Index>(std::distance(names.begin(), name));
     const std::optional<double> measured = resource == Resource::kHost ? samples.host_sd() : std::nullopt;
     prior[site] = std::pow(measured.value_or(kPriorSiteSd), 2);
@@ -234,8 +234,8 @@ ErrorModel learn(const Samples& samples, const Use& use) {
   return result;
 }
 
-/// What the errors of another program, of rows that leave something out, or of plans have beyond those of the other
-/// causes, as one cause more.
+/// Additional deviation in the errors of another program, of rows that leave something out, or of plans, as one more
+/// cause.
 ErrorCause beyond(const ErrorModel& errors, const std::string& name, const std::vector<Sample>& samples) {
   ErrorModel known = errors;
   known.causes[name].sd = 0.0;
@@ -258,16 +258,16 @@ double quantile(std::vector<double> values, double share) {
   return std::lerp(values[below], values[above], position - static_cast<double>(below));
 }
 
-/// A prediction, and what the other groups say of its error.
+/// A prediction, and its deviation learnt from other groups.
 struct LeftOut {
   const Sample* sample = nullptr;
-  double learnt = 0.0;  ///< Deviation, but for `known`.
-  double known = 0.0;   ///< Of what hosts differ by.
+  double learnt = 0.0;  ///< Deviation without `known`.
+  double known = 0.0;   ///< Deviation by differences between hosts.
 
   [[nodiscard]] double error() const { return std::abs(sample->error); }
-  /// Deviation, with what the others say scaled by `scale`.
+  /// Deviation with the learnt part scaled by `scale`.
   [[nodiscard]] double deviation(double scale) const { return std::hypot(scale * learnt, known); }
-  /// The least scale at which an interval of 80 % holds the error.
+  /// Smallest scale at which the 80 % interval contains the error.
   [[nodiscard]] double scale() const {
     return std::sqrt(std::max(0.0, std::pow(error() / kNormal80, 2) - known * known)) / learnt;
   }
@@ -292,15 +292,15 @@ std::vector<LeftOut> left_out(const Samples& samples) {
   return result;
 }
 
-/// What one more value like these is below with this probability, at least (Lei et al., "Distribution-Free Predictive
-/// Inference for Regression", 2018): a quantile of few values is not.
+/// Bound for one more value of this kind with at least this probability (Lei et al., "Distribution-Free Predictive
+/// Inference for Regression", 2018). A quantile of few values is too low.
 double conformal_quantile(std::vector<double> values, double probability) {
   std::ranges::sort(values);
   const auto rank = static_cast<std::size_t>(std::ceil(probability * static_cast<double>(values.size() + 1)));
   return values.at(std::min(rank, values.size()) - 1);
 }
 
-/// The scale at which intervals of 80 % hold 80 % of predictions like these, and then the deviations that hold 95 %.
+/// Scale at which 80 % intervals contain 80 % of these predictions, then the number of deviations that contain 95 %.
 Peers scale_of(const std::vector<const LeftOut*>& list) {
   std::vector<double> scales, deviations;
   for (const LeftOut* one : list) scales.push_back(one->scale());
@@ -309,7 +309,7 @@ Peers scale_of(const std::vector<const LeftOut*>& list) {
   return {scale, conformal_quantile(std::move(deviations), 0.95)};
 }
 
-/// Of all predictions, and of those that have many peers.
+/// Scales of all predictions, and of groups with many peers.
 struct Scales {
   Peers all;
   std::map<std::string, Peers> peers;
@@ -335,7 +335,7 @@ std::optional<Scales> scales_of(const std::vector<LeftOut>& list, const std::str
   return result;
 }
 
-/// Of Coverage, those that a run counts in.
+/// Groups of Coverage that a run belongs to.
 std::vector<std::string> groups_of(const Run& run, const Roles& roles) {
   const Origin origin = roles.origin(run.id);
   return {"all",

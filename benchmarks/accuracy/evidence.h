@@ -6,8 +6,8 @@
 
 namespace foldwise::accuracy {
 
-/// hwprofiles/data/evidence.json: what those rows chose together that have a step time of all ranks. (Where one ran
-/// alone, its collectives were copies.)
+/// hwprofiles/data/evidence.json: the combinations of choices in rows with a step time of all ranks. (A rank that ran
+/// alone had copies instead of collectives.)
 [[nodiscard]] std::string evidence_text(const std::vector<const planner::Validation*>& validations);
 
 }  // namespace foldwise::accuracy

@@ -1,6 +1,6 @@
-// What maintainers of the model ask of measured runs (docs/accuracy.md): how far predictions are off, for rows that set
-// a number of the model and for rows that set none; what errors come from; and which prices of a host fit best. It
-// writes what the product is built with: residuals and evidence.
+// foldwise-accuracy, for maintainers of the model (docs/accuracy.md): errors of predictions for rows that set a number
+// of the model and for others, causes of the errors, and the host prices that fit best. Writes two files that the
+// product is built with: residuals and evidence.
 //
 //   foldwise-accuracy RUNS.json... [--hosts RUNS.json...] [--bounds FILE] [--write-residuals FILE] ...
 //   foldwise-accuracy RUNS.json... --fit /host/module,/host/eager_op [--per-machine]
@@ -30,7 +30,7 @@ namespace {
 
 using nlohmann::json;
 
-enum ExitCode : int { kDone = 0, kFailed = 1, kBadInput = 2 };  // As those of foldwise.
+enum ExitCode : int { kDone = 0, kFailed = 1, kBadInput = 2 };  // The same as foldwise's.
 
 struct Options {
   std::vector<std::string> files, hosts, fit;

@@ -77,7 +77,7 @@ std::string question_text(const Run& run) {
       "capacity_factor", "mtp",          "expert_load"};
   json key = {run.json.value("/source/title"_json_pointer, "")};
   for (const char* name : kSame) key.push_back(run.json.value(name, json()));
-  for (json& value : key)  // Follows from EP overlap and FSDP.
+  for (json& value : key)  // A consequence of EP overlap and FSDP.
     if (value.is_object()) value.erase("cuda_device_max_connections");
   return key.dump();
 }
@@ -85,7 +85,7 @@ std::string question_text(const Run& run) {
 std::vector<Ordering> orderings(const Validation& validation, const Roles& roles) {
   std::map<std::string, Question> all, untouched;
   for (const ValidatedRow& row : validation.rows) {
-    // Where the source states no batch, its measured throughput was read with one that we chose.
+    // If the source states no batch, its throughput was converted with a batch that we chose.
     if (!row.step || !row.run.json.contains("global_batch") || reservation(row.run) == Reservation::kRankAlone)
       continue;
     all[question_text(row.run)].push_back(&row);

@@ -7,26 +7,26 @@
 #include "benchmarks/accuracy/roles.h"
 #include "planner/report/validation.h"
 
-// Which of several measured runs that answer one question is the faster: what the model has wrong about all of them
-// goes away, and it is what `plan` is asked.
+// Tests the predicted order of measured runs that answer the same question, which is what `plan` needs. Errors that all
+// of them share cancel.
 namespace foldwise::accuracy {
 
-/// Rows of one question (source, model, system, batch, software) that differ in what `plan` chooses have equal text.
+/// Equal for rows of one question (source, model, system, batch, software) that differ only in choices of `plan`.
 [[nodiscard]] std::string question_text(const planner::Run& run);
 
-/// Pairs of runs that are in the measured order by prediction, of all.
+/// Pairs of runs, and those that are predicted in the measured order.
 struct Ordered {
   std::int64_t pairs = 0, right = 0;
 };
 
 struct Ordering {
-  std::string group;                        ///< "all rows", "untouched": both runs of each pair.
-  Ordered measured_apart;                   ///< Whose measured steps are more than kApart apart.
-  Ordered predicted_apart, predicted_near;  ///< Whose predicted steps are apart by kIndistinguishable, or not.
-  std::int64_t questions = 0;               ///< Of two runs or more.
-  double mean_loss_pct = 0.0;               ///< What the run predicted to be the fastest takes longer than the fastest.
+  std::string group;                        ///< "all rows", or "untouched": both runs of each pair are.
+  Ordered measured_apart;                   ///< Measured step times differ by more than kApart.
+  Ordered predicted_apart, predicted_near;  ///< Predicted step times differ by at least kIndistinguishable, or by less.
+  std::int64_t questions = 0;               ///< Questions with at least two runs.
+  double mean_loss_pct = 0.0;               ///< Excess of the run predicted to be the fastest over the fastest run.
   double worst_loss_pct = 0.0;
-  std::string worst;  ///< The run that was chosen there.
+  std::string worst;  ///< Question and choice with that loss.
 };
 inline constexpr double kApart = 0.05;
 

@@ -20,7 +20,7 @@ namespace foldwise::accuracy {
 using namespace planner;
 namespace {
 
-/// A system, and what its row replaces of it.
+/// A system and the row's overrides of it.
 using SystemKey = std::pair<std::string, nlohmann::json>;
 
 SystemKey key_of(const Run& run) {
@@ -38,8 +38,8 @@ struct RowError {
   double error;
 };
 
-/// Rows with a measured step by their machine (all of one without a name, where machines have no factors), and the
-/// profiles that they run on. What a fit moves: the logarithms of the groups' factors, then of the machines'.
+/// Rows with a measured step time, by machine (in one group without a name if machines have no factors), and their
+/// profiles. The parameters of a fit are the logarithms of the factors of the groups, then of the machines.
 class FittedRows {
  public:
   FittedRows(const Validation& validation, const std::vector<FieldGroup>& groups, bool per_machine) : groups_(groups) {
@@ -57,7 +57,7 @@ class FittedRows {
   [[nodiscard]] std::size_t machines() const { return machines_; }
   [[nodiscard]] std::size_t size() const { return groups_.size() + machines_; }
 
-  /// Of the rows that `use` accepts.
+  /// Errors of the rows that `use` accepts.
   template <typename Use>
   [[nodiscard]] std::vector<double> log_errors(const std::vector<double>& logs, const Use& use) {
     std::vector<double> errors, of_machine(logs.begin(), logs.begin() + static_cast<std::ptrdiff_t>(groups_.size()));
@@ -71,7 +71,7 @@ class FittedRows {
     return errors;
   }
 
-  /// `logs`: of the groups and of this machine. Kept: a derivative by one machine's factor moves no other's rows.
+  /// `logs`: of the groups, then of this machine. Cached: a machine's factor affects only its own rows.
   const std::vector<RowError>& errors_of(const std::string& machine, const std::vector<double>& logs) {
     const auto [found, made] = errors_.try_emplace({machine, logs});
     if (!made) return found->second;
@@ -100,8 +100,8 @@ class FittedRows {
 
 template <typename Use>
 std::vector<double> fit(FittedRows& problem, const Use& use) {
-  constexpr double kWidest = 10.0;  // Factor either way.
-  // Runs of one machine are met within 4 %, machines differ by 20 %: its factor counts as one row at 1.
+  constexpr double kWidest = 10.0;  // Largest factor in either direction.
+  // Errors within a machine are 4 %, between machines 20 %. A machine's factor counts like one row at 1.
   constexpr double kMachineWeight = 0.04 / 0.20;
   const auto n = static_cast<Eigen::Index>(problem.size());
   const Eigen::VectorXd limit = Eigen::VectorXd::Constant(n, std::log(kWidest));

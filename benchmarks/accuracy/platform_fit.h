@@ -7,39 +7,40 @@
 
 #include "planner/report/validation.h"
 
-// The few parameters that no kernel microbenchmark shows (what the host's Python costs, what clocks a power limit
-// leaves) are fitted to whole runs: `--fit`. docs/measuring.md says which profile fields were set so.
+// `--fit`: fits the few parameters that no kernel microbenchmark determines (time of the host's Python, clocks under a
+// power limit) to whole runs. docs/measuring.md lists the profile fields that were set in this way.
 namespace foldwise::accuracy {
 
-/// Profile fields, by JSON pointer, that share one factor: "/host/module", "/host/eager_op".
+/// Profile fields with a common factor, by JSON pointer: "/host/module", "/host/eager_op".
 using FieldGroup = std::vector<std::string>;
 
 struct FittedGroup {
   FieldGroup fields;
-  double factor = 1.0;  ///< On the values of each row's own profile.
-  /// system -> field -> what the factor makes of it, in the profile's unit ("350 us").
+  double factor = 1.0;  ///< Multiplies the values of each row's profile.
+  /// system -> field -> value after the factor, in the profile's unit ("350 us").
   std::map<std::string, std::map<std::string, std::string>> values;
 };
 
-/// One machine that rows were measured on: their `host`, else the file that they stand in.
+/// A machine with measured rows: their `host`, or else their file.
 struct FittedMachine {
   std::string name, system;
-  std::int64_t rows = 0, following = 0;  ///< All, and those whose step changes by half of what the fields do and more.
-  double factor = 1.0;                   ///< On all fitted fields, beside the groups'.
+  /// `following`: rows whose step time changes by at least half of the change of the fields.
+  std::int64_t rows = 0, following = 0;
+  double factor = 1.0;  ///< On all fitted fields, in addition to the groups' factors.
 };
 
 struct PlatformFit {
   std::vector<FittedGroup> groups;
-  std::vector<FittedMachine> machines;  ///< Empty unless each has a factor.
+  std::vector<FittedMachine> machines;  ///< Empty unless machines have factors.
   planner::ErrorStatistics before, training;
   planner::ErrorStatistics
-      left_out;  ///< Every model's rows predicted with the factors of the others; empty with one model.
+      left_out;  ///< Each model's rows predicted with the factors from the other models; empty with one model.
 };
 
-/// Factors by robust least squares of log(predicted / measured) over the step times of `validation`'s rows. Machines
-/// differ by more than runs of one do: with `per_machine` each has a factor on all fields, so that the groups' tell
-/// what one field takes beside another. Throws config::ConfigError for a field that a row's profile lacks, or no row
-/// with a measured step.
+/// Fits factors by robust least squares of log(predicted / measured) over the step times of `validation`'s rows.
+/// Machines differ by more than the runs of one machine. `per_machine` gives each a factor on all fields, so that the
+/// groups' factors only describe the ratios between fields. Throws config::ConfigError if a row's profile lacks a
+/// field, or if no row has a measured step time.
 [[nodiscard]] PlatformFit fit_platform(const planner::Validation& validation, const std::vector<FieldGroup>& groups,
                                        bool per_machine = false);
 

@@ -27,7 +27,7 @@ std::string layout_text(const Layout& l) {
 struct Compared {
   const foldwise::planner::ValidatedRow* row = nullptr;
   foldwise::PlanResult result;
-  double ratio = 0.0;  // Of the plan's step time to the row's; infinity: no plan.
+  double ratio = 0.0;  // Step time of the plan relative to the row's; infinity: no plan.
 };
 
 }  // namespace

@@ -25,7 +25,7 @@ json::json_pointer pointer_to(std::string key) {
   return json::json_pointer("/" + key);
 }
 
-/// The row's run with these values in its file; nothing where that is no run, or one without a measurement.
+/// The row re-read with these values in its run file; nullopt if that is invalid, or has no measurement.
 std::optional<ValidatedRow> reread(const ValidatedRow& row, const std::map<std::string, json>& values) {
   json changed = row.run.json;
   for (const auto& [key, value] : values) changed[pointer_to(key)] = value;
@@ -40,7 +40,7 @@ std::optional<ValidatedRow> reread(const ValidatedRow& row, const std::map<std::
   return std::move(validation.rows.front());
 }
 
-/// Whether both have the same kinds of errors, and one of them differs.
+/// Whether both rows have the same kinds of errors, and at least one differs.
 bool differ(const ValidatedRow& a, const ValidatedRow& b) {
   bool differ = false;
   for (const auto error :
@@ -51,7 +51,7 @@ bool differ(const ValidatedRow& a, const ValidatedRow& b) {
   return differ;
 }
 
-/// The split whose busiest rank has as little work as possible: what a source that names none may have run.
+/// The layout whose busiest rank has the least work: a guess for sources that do not state the layout.
 std::string balanced_split(const Run& run) {
   const costmodel::StepContext context{run.model, run.options, run.hardware};
   const costmodel::ModelKinds kinds = costmodel::model_kinds(run.model);
@@ -67,7 +67,7 @@ std::string text_of(const std::map<std::string, json>& values) {
   return text;
 }
 
-/// Step-time errors of the rows that a reading changes, as they are and without the reading.
+/// Step-time errors of the rows that a reading changes, with and without the reading.
 std::pair<ErrorStatistics, ErrorStatistics> with_and_without(const Validation& validation,
                                                              const VariedReading& reading) {
   std::vector<double> with, without;

@@ -9,28 +9,28 @@
 #include "benchmarks/accuracy/roles.h"
 #include "planner/report/validation.h"
 
-// What a source leaves unsaid is read somehow (the `inferred` keys of a row, the readings among the roles). Each such
-// choice, taken back for all rows at once, shows how much of the errors it decides.
+// Gaps in a source are filled by assumptions, called readings (`inferred` keys of a row, readings among the roles).
+// Undoing each reading for all rows at once shows its influence on the errors.
 namespace foldwise::accuracy {
 
 struct VariedReading {
   std::string what;  ///< "mtp not inferred", "overlaps.tp false".
-  /// Predictions that change, by index in Validation::rows.
+  /// Changed predictions, by index in Validation::rows.
   std::map<std::size_t, planner::ValidatedRow> rows;
 };
 
-/// Every reading taken back by itself, most rows first; an inferred split of layers, without which there is no run, is
-/// replaced by a balanced one. Readings that no prediction depends on are left out.
+/// Undoes each reading on its own, most rows first. An inferred layout, which the run cannot do without, is replaced by
+/// a balanced one. Readings without influence on any prediction are left out.
 [[nodiscard]] std::vector<VariedReading> vary_readings(const planner::Validation& validation, const Roles& roles);
 
-/// What the readings, each by itself, make of one row's step-time error, in percent.
+/// Range of a row's step-time error, in percent, over the readings taken one at a time.
 struct ReadingSpread {
   std::size_t row = 0;
-  double least = 0.0, most = 0.0;  ///< The error as read lies between them.
-  std::string by;                  ///< The reading that moves it most.
-  double moved = 0.0;              ///< How far, in percentage points.
+  double least = 0.0, most = 0.0;  ///< They include the error as read.
+  std::string by;                  ///< The reading with the largest change.
+  double moved = 0.0;              ///< Its change in percentage points.
 };
-/// Of every row that a reading changes, those that are moved most first.
+/// Rows that a reading changes, largest change first.
 [[nodiscard]] std::vector<ReadingSpread> reading_spreads(const planner::Validation& validation,
                                                          const std::vector<VariedReading>& varied);
 

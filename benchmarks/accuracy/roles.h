@@ -6,54 +6,53 @@
 #include <utility>
 #include <vector>
 
-// What measured rows were used for before they were predicted (benchmarks/accuracy/roles.json, a list that people
-// keep). The error of a row that set a number says how well that number fits; only the others say how well the model
-// predicts.
+// How measured rows were used before they were predicted (benchmarks/accuracy/roles.json, edited by hand). The error of
+// a row that set a number measures the fit of that number. Only the errors of other rows measure prediction.
 namespace foldwise::accuracy {
 
-/// What a measurement is of, and so which numbers it can set.
+/// Measured quantity, which limits the numbers that a row can set.
 enum class Quantity { kStepTime, kMemory };
 [[nodiscard]] const std::string& name_of(Quantity quantity);  ///< "step_time", "memory"
 
-/// A number of the model, or a reading of silent rows, that was chosen by looking at rows.
+/// A number of the model, or a reading of silent rows, that was chosen by looking at measured rows.
 struct Role {
   std::string number;  ///< "/host/task of h200".
   std::string how;     ///< "fitted", "by hand", "read after looking", ...
-  std::string where;   ///< Where that is stated.
+  std::string where;   ///< Document that states this.
   Quantity quantity = Quantity::kStepTime;
-  /// The other reading, by key of a run file; empty for a number.
+  /// The alternative reading, by key of a run file; empty for a number.
   std::map<std::string, nlohmann::json> instead;
   std::set<std::string> rows;  ///< Ids.
 
-  /// Whether the rows decided no number and no reading, but showed that something was missing, which was measured or
-  /// read elsewhere.
+  /// Whether the rows only showed that something was missing, without setting a number or reading. The missing part was
+  /// then measured or read elsewhere.
   [[nodiscard]] bool only_showed() const { return how == "added after looking"; }
 };
 
-/// Who measured rows.
+/// Who measured a set of rows.
 struct Origin {
   std::string name = "published";
-  std::string ids{};  ///< How ids of its rows begin.
-  bool own = false;   ///< This project, on machines of which few are of one kind.
+  std::string ids{};  ///< Prefix of the ids of its rows.
+  bool own = false;   ///< This project, on a few machines of each kind.
 };
 
 struct Roles {
   std::vector<Role> list;
   std::vector<Origin> origins;
 
-  /// Roles that the row has for predictions of `quantity`; a row without any is untouched.
+  /// Roles of the row for predictions of `quantity`. A row without any is untouched.
   [[nodiscard]] std::vector<const Role*> of(const std::string& id, Quantity quantity) const;
-  /// Who measured a row: one of `origins`, else an `Origin{}`.
+  /// Origin of a row: one of `origins`, else `Origin{}`.
   [[nodiscard]] Origin origin(const std::string& id) const;
 };
 
-/// Throws ConfigError; `name` is what its messages call the text.
+/// Throws ConfigError. `name`: name of the text in its messages.
 [[nodiscard]] Roles read_roles(const std::string& text, const std::string& name);
 
 /// benchmarks/accuracy/roles.json as built into the program.
 [[nodiscard]] const Roles& built_in_roles();
 
-/// Of those of a row, as `set` of its JSON: a list of {number, how, where, for}.
+/// The roles of a row in the form of its JSON key `set`: a list of {number, how, where, for}.
 [[nodiscard]] nlohmann::json numbers_set_by(const std::string& id);
 
 }  // namespace foldwise::accuracy

@@ -84,10 +84,9 @@ std::vector<Measurement> benchmark_samples(Fitting& fitting, const std::string& 
 
 }  // namespace
 
-/// {"curves": "attention", "benchmark": "cudnn" or "flash2", "gpu": as the benchmark's file calls it, "head_dims":
-/// rows;
-///  "measured_on": the profile of that GPU where it is another: rates then go by the ratio of BF16 peaks, what a tile
-///  costs beside its products likewise, and all is assumed; "only": numbers that are kept, all where it is missing}
+/// {"curves": "attention", "benchmark": "cudnn" or "flash2", "gpu": as in the benchmark's file, "head_dims": rows,
+///  "measured_on": profile of that GPU if it is another one, "only": numbers to keep; without it all}
+/// With "measured_on", rates and times per tile are scaled by the ratio of BF16 peaks, and all numbers are assumed.
 void fit_attention(Fitting& fitting, ProfileFit& fit, ObjectReader& entry) {
   const std::vector<std::pair<std::string, std::string>> sources{{"cudnn", "cuDNN"}, {"flash2", "FA"}};
   const std::string source = entry.choice("benchmark", sources).value_or("");

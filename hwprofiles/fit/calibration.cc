@@ -29,7 +29,7 @@ void assume_all(Json& tree, const std::string& base) {
       node["note"] = "as " + base + ": not measured on this device";
     } else if (item.key() != "sources") {
       node.erase("fit");
-      node.erase("step_share");  // step_share belongs to the base device; here the measured share counts
+      node.erase("step_share");  // that of the base device; here the measured share counts
       assume_all(node, base);
     }
   }
@@ -93,8 +93,7 @@ Calibration calibrate(const Records& records, const std::string& name, const std
   Sheet sheet(std::move(start));
   std::string versions;
   for (const auto& [library, version] : session.libraries) versions += fmt::format(", {} {}", library, version);
-  const std::string file_name =
-      std::filesystem::path(records.file).filename().string();  // Without the folder, which may contain a user name.
+  const std::string file_name = std::filesystem::path(records.file).filename().string();  // Folders may name users.
   sheet.cite(kSource,
              fmt::format("{}: {} on {} x {}{}{}{}", file_name, session.program, session.devices, session.device,
                          session.driver.empty() ? "" : ", driver " + session.driver, versions, topology_of(session)));

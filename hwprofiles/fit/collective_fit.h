@@ -16,7 +16,7 @@ struct CollectiveSample {
   Seconds time{};
 };
 
-/// Larger messages are gradients, parameters and tokens.
+/// Bytes. Larger messages are gradients, parameters and tokens.
 inline constexpr double kLargeMessage = 1048576.0;
 
 struct CollectiveFit {
@@ -45,17 +45,14 @@ struct ExchangeSample {
 };
 
 struct ExchangeFit {
-  costmodel::Network
-      network;  ///< Has its NIC already. Dispatch, combine, nic_exchange_efficiency and kernels are fitted.
+  costmodel::Network network;  ///< NIC given; dispatch, combine, nic_exchange_efficiency and kernels fitted.
   FitError training, held_out;
 };
 
-/// Predicted time of a sample on `network`.
 [[nodiscard]] Seconds exchange_prediction(const costmodel::Network& network, const ExchangeSample& sample);
 
-/// Fits dispatch and combine (with a common base and per_rank) and the kernels' rate_per_sm and row_overhead. If the
-/// kernels are given and samples cross domains, fits nic_exchange_efficiency instead of the kernels. Minimises the same
-/// error.
+/// Fits dispatch and combine (with a common base and per_rank), and the kernels' rate_per_sm and row_overhead or, if
+/// the kernels are given and samples cross domains, nic_exchange_efficiency. Minimises the same error.
 [[nodiscard]] ExchangeFit fit_exchange(const costmodel::Network& network, const std::vector<ExchangeSample>& samples,
                                        bool kernels_given);
 

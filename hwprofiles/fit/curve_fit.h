@@ -50,13 +50,13 @@ struct Parameter {
   bool kept = true;              ///< False: used to explain the samples, but not written to the profile.
 };
 
-/// Predicted time of a measurement on a device, for measurements that are not a sum of ops.
+/// Time of a measurement that is not a sum of ops.
 using Predictor = std::function<Seconds(const costmodel::Hardware&)>;
 
 /// A curve and its samples.
 struct CurveSamples {
   std::string name;     ///< "gemm bf16"
-  std::string pointer;  ///< Of the curve in the profile ("/gemm/bf16"), for its CurveFit. Empty: no CurveFit is stored.
+  std::string pointer;  ///< Curve in the profile, "/gemm/bf16", for its CurveFit. Empty: none is stored.
   std::vector<Parameter> parameters;
   std::vector<Measurement> samples;
   std::vector<Predictor> predictors{};  ///< By sample; empty: each sample is predicted from its ops.
@@ -73,8 +73,7 @@ struct FittedCurve {
   std::vector<Parameter> parameters;
   std::vector<double> values{};  ///< By parameter, in the parameter's unit.
   FitError training{}, validated{};
-  std::map<std::string, std::pair<double, double>>
-      range{};  ///< Range of properties_of the samples' ops, or of their shapes.
+  std::map<std::string, std::pair<double, double>> range{};  ///< By property of the samples' ops or shapes.
   std::vector<FittedPoint> points{};
 };
 

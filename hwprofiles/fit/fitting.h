@@ -11,9 +11,9 @@
 #include "hwprofiles/fit/sheet.h"
 #include "hwprofiles/load/profile.h"
 
-// What foldwise-fit does: the "fit" block of a profile says which of its curves are fitted to which measurements,
+// Steps of foldwise-fit. The "fit" block of a profile lists its curves with the measurements to fit them to,
 //   [{"curves": "gemm", "gpu": "H100-SXM5-80GB"}, {"curves": "collectives", "gpu": "H100-SXM5-80GB"}, ...]
-// and its "derive" block how the rest follows (hwprofiles/load/derive.h). docs/measuring.md lists the steps.
+// and the "derive" block the rules for other numbers (hwprofiles/load/derive.h). docs/measuring.md lists the steps.
 namespace foldwise::hwprofiles {
 
 /// A profile whose curves are being fitted.
@@ -40,7 +40,6 @@ class Fitting {
 
   /// A profile of the directory, as on disk.
   [[nodiscard]] Profile profile(const std::string& name) const;
-  /// A JSON file of the kernel measurements.
   const nlohmann::ordered_json& measurements(const std::string& file);
   /// The lines of a JSON Lines file of the kernel measurements.
   [[nodiscard]] std::vector<nlohmann::ordered_json> lines(const std::string& file) const;

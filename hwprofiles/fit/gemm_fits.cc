@@ -83,8 +83,8 @@ void fit_gemms(Fitting& fitting, ProfileFit& fit, ObjectReader& entry) {
   }
 }
 
-/// What a sweep of forwards lacks, from rates that TransformerEngine measured on this GPU with operands ready: dgrad
-/// and wgrad relative to forward, and forward of missing formats relative to another format.
+/// Numbers that a sweep of forwards lacks, from rates that TransformerEngine measured on this GPU with operands ready:
+/// dgrad and wgrad relative to forward, and forward of missing formats relative to another format.
 /// {"curves": "gemm_phases", "table": of te_linear.json, "rows": {format: row}, "over": {format: swept format}}
 void fit_gemm_phases(Fitting& fitting, ProfileFit& fit, ObjectReader& entry) {
   const Json& table = fitting.measurements("te_linear.json").at(entry.required_string("table"));

@@ -95,8 +95,7 @@ std::vector<HostLayer> host_layers(const std::vector<Json>& records, const Hardw
     const auto id = run.at("id").get<std::string>();
     if (depth < 2) throw std::runtime_error(id + ": expected two layers or more");
     auto layer = std::find_if(layers.begin(), layers.end(), [&](const HostLayer& l) { return l.run == id; });
-    if (layer == layers.end())
-      layer = layers.insert(layer, priced(run, hardware));  // All ranks of a run cost the same.
+    if (layer == layers.end()) layer = layers.insert(layer, priced(run, hardware));  // All its ranks cost the same.
     // In the exchange a rank waits for slower ones.
     const double exchange = seconds_of(calls, [](std::string_view name, std::int64_t) {
       return name.ends_with(".token_dispatch") || name.ends_with(".token_combine");

@@ -26,9 +26,8 @@ struct HostLayer {
 /// Median over runs of (backward / priced backward) / (forward / priced forward). Independent of the host's speed.
 struct BackwardShare {
   double value = 1.0;
-  double speed = 1.0;  ///< Median of measured over priced forward: the speed of the host of these runs.
-  FitError training{},
-      validated{};  ///< Errors of backward as predicted from forward, with the share of all runs and of the other runs.
+  double speed = 1.0;                ///< Median of measured over priced forward: the speed of the host of these runs.
+  FitError training{}, validated{};  ///< Backward from forward: with the share of all runs, of the others.
 };
 /// Requires at least one layer.
 [[nodiscard]] BackwardShare fit_backward_share(const std::vector<HostLayer>& layers);

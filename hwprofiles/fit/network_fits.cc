@@ -99,10 +99,9 @@ void fit_nccl(Fitting& fitting, ProfileFit& fit, ObjectReader& entry) {
   }
 }
 
-/// Fused dispatch and combine, by the published tables of some systems.
-/// {"curves": "exchange", "systems": {name in published_kernels.json: profile}; "kernels": the profile whose exchange
-///  kernels are taken as they were fitted there, to tell what the NICs reach; where it is missing, this one's are
-///  fitted}
+/// Fused dispatch and combine, from the published tables of some systems.
+/// {"curves": "exchange", "systems": {name in published_kernels.json: profile}, "kernels": profile}
+/// With "kernels", takes that profile's fitted exchange kernels and fits the rate of the NICs; else fits the kernels.
 void fit_exchanges(Fitting& fitting, ProfileFit& fit, ObjectReader& entry) {
   const auto nvlink = [](const Profile& profile) {
     const auto& quantity = profile.json.at("network").at("nvlink_bandwidth");

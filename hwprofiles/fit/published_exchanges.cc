@@ -129,8 +129,7 @@ class Reader {
 
   void add(const std::string& id, const std::string& system, ExchangeSample sample) {
     const std::size_t i = list_.size();
-    sample.held_out =
-        sample.held_out || (i / 2 + i) % 2 == 1;  // Alternates so that each column of a table is in both parts.
+    sample.held_out = sample.held_out || (i / 2 + i) % 2 == 1;  // Each column of a table is in both parts.
     list_.push_back({.table = id, .system = system, .sample = sample});
   }
 

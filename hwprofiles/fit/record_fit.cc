@@ -47,7 +47,7 @@ void widen_gemm_range(std::vector<FittedCurve>& fits, const std::string& format)
   }
 }
 
-/// One direction is predicted by its op; both at once, `bytes` each, by the slower direction.
+/// One direction by its op; both at once, `bytes` each, by the slower one.
 CurveSamples host_copies(const Samples& records) {
   CurveSamples curve{.name = "host copies", .pointer = "", .parameters = {}, .samples = {}};
   constexpr std::int64_t kLatencyCounts = 1 << 20;
@@ -92,8 +92,8 @@ CurveSamples launches(const Samples& records, const std::string& mode, const std
   return curve;
 }
 
-/// Time of one kernel when compute kernels run back to back beside collectives back to back:
-/// benchmarks/accuracy/journal.md#contention. `of_collective`: the collective's time, else the compute kernel's.
+/// Time of a compute kernel (or a collective) when both run back to back beside each other:
+/// benchmarks/accuracy/journal.md#contention.
 Seconds time_beside(const Hardware& hw, bool gemm, bool of_collective, Seconds compute, Seconds collective,
                     double most_sms) {
   const costmodel::SharedRates& rates = gemm ? hw.contention.gemm : hw.contention.memory;
@@ -226,8 +226,8 @@ std::optional<FittedCurve> fit_few_collectives(Hardware& hw, const nlohmann::jso
   return fitted;
 }
 
-/// Fits one kind of collective inside an NVLink domain: one curve, with the parameters, for messages of at least 1 MiB,
-/// and one for smaller ones.
+/// Fits a collective inside an NVLink domain. Returns the messages from 1 MiB on, with the parameters, and the smaller
+/// ones.
 std::vector<FittedCurve> fit_collectives(Hardware& hw, const std::string& name, costmodel::CollectiveKind kind,
                                          const Samples& records) {
   const std::string at = "/network/nvlink/" + name;

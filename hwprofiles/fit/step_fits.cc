@@ -42,10 +42,9 @@ Sample kernels(const Json& record, std::string_view part) {
 }
 
 struct Sizes {
-  double hidden, attention, experts, router,
-      vocabulary;        ///< Parameters per layer; `vocabulary`: of one vocabulary matrix.
-  double tokens, rows;   ///< Of a micro-batch; `rows`: inputs of its experts.
-  double query_and_key;  ///< Elements per token.
+  double hidden, attention, experts, router, vocabulary;  ///< Parameters: of a layer; of a vocabulary matrix.
+  double tokens, rows;                                    ///< Per micro-batch; `rows`: inputs of its experts.
+  double query_and_key;                                   ///< Elements per token.
   double ffn, layers;
   [[nodiscard]] double parameters() const { return layers * (attention + experts + router) + 2.0 * vocabulary; }
 };

@@ -5,7 +5,7 @@
 
 #include "costmodel/config/json.h"
 
-// A cluster of one's own in a few lines: what of it differs from a built-in system, with units.
+// A user's cluster in a few lines: its differences from a built-in system, with units.
 //   {"base": "h100", "gpus_per_node": 8, "nics": 4, "nic_bandwidth": "200 Gb/s", "fabric": "roce"}
 namespace foldwise::hwprofiles {
 

@@ -71,7 +71,7 @@ const Rule* read_rule(ObjectReader& reader) {
   return nullptr;
 }
 
-/// Where a rule reads: "h200", "/gemm/bf16/launch", "/gemm/fp8/per_group of h200".
+/// Source of a rule: "h200", "/gemm/bf16/launch", "/gemm/fp8/per_group of h200".
 std::string place_of(const Derivation& rule) {
   if (rule.from.empty()) return rule.of;
   return rule.of == rule.field ? rule.from : rule.of + " of " + rule.from;

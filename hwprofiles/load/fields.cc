@@ -187,7 +187,6 @@ std::string text_of(const json& node, const std::string& key) {
 
 namespace {
 
-/// Whether the profile lists the flex dispatcher.
 bool runs_flex(const json& merged, const std::string& name) {
   const auto field = merged.find("flex_dispatchers");
   if (field == merged.end() || !is_quantity(*field)) return false;

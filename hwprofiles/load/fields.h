@@ -26,7 +26,6 @@ struct Dimension {
 
 enum class Range { kPositive, kNotNegative, kShare, kCount, kAtLeastOne, kAny };
 
-/// One quantity of a profile.
 struct Field {
   std::string pointer;
   const Dimension* dimension;
@@ -55,10 +54,9 @@ struct NamesField {
 /// The expected range as text if `value`, in `unit`, is out of the field's range.
 [[nodiscard]] std::optional<std::string> out_of_range(const Field& field, double value, const std::string& unit);
 
-/// Whether `tree` has something at the JSON pointer.
 [[nodiscard]] bool has(const nlohmann::json& tree, const std::string& pointer);
-/// The value at a JSON pointer. Creates missing objects on the way. All steps are keys, including "128" of an attention
-/// row, for which the library would create a list. Nullptr if the path leads through something else than an object.
+/// The value at a JSON pointer. Creates missing objects on the way. All steps are keys, even "128" of an attention row,
+/// for which the library would create a list. Nullptr if something on the way is not an object.
 [[nodiscard]] nlohmann::json* place(nlohmann::json& tree, const std::string& pointer);
 /// Whether a node is a number with its unit and provenance.
 [[nodiscard]] bool is_quantity(const nlohmann::json& node);

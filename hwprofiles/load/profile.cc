@@ -177,7 +177,6 @@ Provenance read_provenance(ObjectReader& reader, const json& sources) {
   return provenance;
 }
 
-/// Reads the names at `field` of `document`.
 void read_names(const Document& document, const NamesField& field, const json& node, const json& sources,
                 Profile& profile, Diagnostics& diagnostics) {
   ObjectReader reader(document, node, field.pointer, diagnostics);
@@ -200,7 +199,6 @@ void read_names(const Document& document, const NamesField& field, const json& n
   profile.provenance.emplace(field.pointer, std::move(provenance));
 }
 
-/// Reads the quantity `field` of `document`.
 void read_quantity(const Document& document, const Field& field, const json& node, const json& sources,
                    Profile& profile, Diagnostics& diagnostics) {
   if (!node.is_object()) {
@@ -335,7 +333,7 @@ std::string system_of_device(const std::string& device) {
     for (const std::string& name : built_in_systems()) list.emplace_back(name, device_of(name));
     return list;
   }();
-  std::string system, longest;  // The longest match: "GB300" contains "B300".
+  std::string system, longest;  // "GB300" contains "B300".
   for (const auto& [name, part] : devices) {
     if (part.size() <= longest.size() || device.find(part) == std::string::npos) continue;
     longest = part;
@@ -380,7 +378,7 @@ namespace {
 /// bandwidth, attention with the peak.
 struct Follower {
   const char* by;
-  const char *start, *end;  ///< Of their pointers.
+  const char *start, *end;  ///< Start and end of their pointers.
   const char* rule;
 };
 constexpr Follower kFollowers[] = {{"/network/nvlink_bandwidth", "/network/nvlink/", "/bandwidth", "scaled"},

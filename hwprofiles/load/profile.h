@@ -14,7 +14,7 @@ namespace foldwise::hwprofiles {
 struct Provenance {
   std::string kind;    ///< "datasheet", "measured", "fitted" or "assumed".
   std::string source;  ///< Document, file or command.
-  std::string date;    ///< Of reading or measuring; may be empty.
+  std::string date;    ///< When it was read or measured; may be empty.
   std::string note;
 };
 

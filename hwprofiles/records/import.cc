@@ -33,7 +33,7 @@ using nlohmann::json;
 constexpr double kMostMicroseconds = 1e12, kMostBytes = 1e15;  // Per sample: weeks, and more bytes than a node has.
 constexpr std::int64_t kMostRows = 1'000'000'000'000;          // Per matrix.
 
-/// Lenient child access for files of other programs, like text_of: a value that is not an object has no children.
+/// Lenient, for other programs' files, like text_of: a value that is not an object has no children.
 const json& child(const json& node, const char* key) {
   static const json nothing;
   const auto found = node.is_object() ? node.find(key) : node.end();

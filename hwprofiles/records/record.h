@@ -18,17 +18,16 @@ struct Session {
   std::string id{};       ///< Unique. Measurements refer to it.
   std::string program{};  ///< "foldwise-kernels-cuda"
   std::string started{};  ///< "2026-11-21T15:00:00Z"
-  std::string device{};   ///< Name that the device reports: "NVIDIA H200".
-  int devices = 1;        ///< Number of devices used by this run.
+  std::string device{};   ///< The device's own name: "NVIDIA H200".
+  int devices = 1;        ///< Used by this run.
   std::string driver{};
   std::map<std::string, std::string> libraries{};  ///< Version by name: "cublasLt", "nccl", "eigen".
   std::string build{};                             ///< Compiler, flags and commit of the program.
   std::map<std::string, double> clocks{};          ///< MHz and W at the start: "sm_mhz", "memory_mhz", "power_limit_w".
   // Network between its devices; not set for a CPU.
-  std::vector<std::string> hosts{};  ///< Host names. Each host has the same number of devices.
-  int nvlink_domain = 0;             ///< Devices that share NVLink, on one host or on consecutive hosts.
-  std::map<std::string, std::string>
-      nics{};  ///< NICs of the first host: {"mlx5_0": "400 Gb/sec (4X NDR), InfiniBand"}.
+  std::vector<std::string> hosts{};           ///< Names. All have equally many devices.
+  int nvlink_domain = 0;                      ///< Devices that share NVLink, on one host or on consecutive hosts.
+  std::map<std::string, std::string> nics{};  ///< On the first host: {"mlx5_0": "400 Gb/sec (4X NDR), InfiniBand"}.
   bool operator==(const Session&) const = default;
 };
 
@@ -62,7 +61,7 @@ class RecordFile {
   /// other devices.
   RecordFile(std::string path, Session session);
 
-  /// Whether the setting was already measured correctly.
+  /// Already measured correctly.
   [[nodiscard]] bool has(const Measurement& setting) const { return measured_.contains(setting_of(setting)); }
   /// Sets `measurement.session`, appends the line and flushes.
   void append(Measurement measurement);

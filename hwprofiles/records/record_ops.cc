@@ -55,8 +55,8 @@ Op op_of(Phase phase, costmodel::Work work) {
   return op;
 }
 
-/// Bytes read and written to quantise one element of an activation, for records that include it. FP8: a pass for the
-/// amax and a cast. Other formats: a cast that computes the scales.
+/// Bytes read and written to quantise an element of an activation, for records that include it: in FP8 an amax pass and
+/// a cast, else a cast that computes the scales.
 double quantised_bytes(MathFormat format) {
   switch (format) {
     case MathFormat::kFp8:

@@ -15,7 +15,7 @@ namespace foldwise::hwprofiles {
 /// Hardware for kernels that run alone, not in a step: memory-bound kernels are ours. `loaded`: products run without
 /// pause, so that the power limit sets their clock.
 [[nodiscard]] costmodel::Hardware measured_alone(costmodel::Hardware hw, bool loaded);
-/// Whether the record has `load: sustained`: products without pause.
+/// `load: sustained`: products without pause.
 [[nodiscard]] bool under_load(const Measurement& measurement);
 
 /// Median of the samples.

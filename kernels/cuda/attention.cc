@@ -65,7 +65,7 @@ std::int64_t elements(const AttentionShape& s, TensorId id) {
 
 double scale_of(const AttentionShape& s) { return 1.0 / std::sqrt(static_cast<double>(s.head_dim)); }
 
-// Lays a tensor out as [batch, sequence, head, width]; the softmax statistics as [batch, head, sequence].
+// Layout of a tensor: [batch, sequence, head, width]; of the softmax statistics: [batch, head, sequence].
 void lay_out(fe::graph::Tensor_attributes& tensor, const AttentionShape& s, TensorId id) {
   const auto [heads, width] = extent(s, id);
   tensor.set_uid(id).set_dim({s.batch, heads, s.seq, width});
@@ -169,7 +169,7 @@ void run_attention(Device& device, const Handle& handle, const AttentionShape& s
   if (measurement.correct) device.time(measurement, static_cast<int>(sets.size()), launch);
 }
 
-// Of the lower triangle: two products forward, five backward.
+// FLOPs of the lower triangle: two products in forward, five in backward.
 double flops_of(const AttentionShape& s, bool backward) {
   const double pairs =
       0.5 * static_cast<double>(s.batch * s.heads) * static_cast<double>(s.seq) * static_cast<double>(s.seq);
@@ -204,7 +204,7 @@ std::vector<Setting> attention_settings(Device& device, bool quick) {
     for (std::size_t i = 0; i < kSeq.size(); i += quick ? 3 : 1)
       for (const bool backward : {false, true}) {
         const Heads& heads = kHeads[h];
-        // Short sequences also come several a batch.
+        // Short sequences also come in batches of several.
         const std::int64_t batch = kSeq[i] <= 4096 && h % 2 == 1 ? 4 : 1;
         const AttentionShape s{batch, heads.heads, heads.kv_heads, kSeq[i], heads.head_dim, heads.head_dim_v};
         const double flops = flops_of(s, backward), bytes = bytes_of_attention(s, backward);

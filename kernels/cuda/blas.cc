@@ -29,7 +29,7 @@ ProductTypes types_of(const Product& product) {
   const Type d = product.phase == Phase::kWgrad ? Type::kFp32 : Type::kBf16;
   if (product.format == "bf16") return {Type::kBf16, Type::kBf16, d};
   if (product.format == "nvfp4") return {Type::kFp4E2m1, Type::kFp4E2m1, d};
-  // Gradients are E5M2 with one scale a tensor and E4M3 with block scales (TransformerEngine, common/recipe).
+  // Gradients are E5M2 with a scale per tensor, and E4M3 with block scales (TransformerEngine, common/recipe).
   const bool wide_gradient = product.format == "fp8" && product.phase != Phase::kForward;
   return {Type::kFp8E4m3, wide_gradient ? Type::kFp8E5m2 : Type::kFp8E4m3, d};
 }
@@ -80,8 +80,9 @@ void ProductPlan::set(cublasLtMatmulDescAttributes_t attribute, const T& value) 
   check(cublasLtMatmulDescSetAttribute(description_.get(), attribute, &value, sizeof value), "product attribute");
 }
 
-// Row-major m x n is cuBLAS's column-major n x m. A linear layer keeps its weight as [out, in] and its tokens as
-// [token, feature], so forward is TN, dgrad NN and wgrad NT; FP8 and FP4 products are TN always, on transposed copies.
+// A row-major m x n matrix is column-major n x m for cuBLAS. A linear layer stores its weight as [out, in] and its
+// tokens as [token, feature], so forward is TN, dgrad NN and wgrad NT. FP8 and FP4 products are always TN, on
+// transposed copies.
 ProductPlan::ProductPlan(const Blas& blas, const Product& product, cudaStream_t stream)
     : blas_(blas),
       product_(product),
@@ -93,7 +94,7 @@ ProductPlan::ProductPlan(const Blas& blas, const Product& product, cudaStream_t 
   description_.reset(description);
   set(CUBLASLT_MATMUL_DESC_TRANSA, a_transposed_ ? CUBLAS_OP_T : CUBLAS_OP_N);
   set(CUBLASLT_MATMUL_DESC_TRANSB, b_transposed_ ? CUBLAS_OP_T : CUBLAS_OP_N);
-  // TransformerEngine accumulates in the tensor core's own registers in forward only, and with one scale a tensor.
+  // TransformerEngine accumulates in the tensor core's registers only in forward with a scale per tensor.
   const std::int8_t fast = product.format == "fp8" && product.phase == Phase::kForward ? 1 : 0;
   if (product.format != "bf16") set(CUBLASLT_MATMUL_DESC_FAST_ACCUM, fast);
   set_scales(stream);
@@ -122,12 +123,12 @@ void ProductPlan::set_scales(cudaStream_t stream) {
   const std::string& format = product_.format;
   if (format == "bf16") return;
   const auto blocks = [](std::int64_t size, std::int64_t block) { return (size + block - 1) / block; };
-  // Scales in elements, padded as cuBLAS lays them out (cuBLAS documentation, "Narrow precision data types usage").
+  // Number of scales, padded to cuBLAS's layout (cuBLAS documentation, "Narrow precision data types usage").
   const std::int64_t k = product_.k;
   cublasLtMatmulMatrixScale_t a_mode = CUBLASLT_MATMUL_MATRIX_SCALE_SCALAR_32F, b_mode = a_mode;
   std::int64_t a_scales = 1, b_scales = 1;
   if (format == "fp8_block") {
-    // Activations and gradients a scale for 128 of a row; weights for 128 x 128.
+    // Activations and gradients have a scale per 128 elements of a row, weights one per 128 x 128.
     const bool weight = product_.phase != Phase::kWgrad;
     a_mode = weight ? CUBLASLT_MATMUL_MATRIX_SCALE_BLK128x128_32F : CUBLASLT_MATMUL_MATRIX_SCALE_VEC128_32F;
     b_mode = CUBLASLT_MATMUL_MATRIX_SCALE_VEC128_32F;

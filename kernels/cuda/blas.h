@@ -5,21 +5,21 @@
 
 #include "kernels/cuda/device.h"
 
-// Products as training executes them, through cuBLASLt.
+// GEMMs as training executes them, with cuBLASLt.
 namespace foldwise::kernels {
 
 enum class Phase { kForward, kDgrad, kWgrad };
 [[nodiscard]] const char* name(Phase phase);
 
-/// A row-major m x n product over k: m tokens in forward and dgrad; wgrad adds its m x n into an FP32 gradient and
-/// reduces over k tokens.
+/// A row-major m x n product over k. m is the number of tokens in forward and dgrad. wgrad reduces over k tokens and
+/// adds its m x n result to an FP32 gradient.
 struct Product {
-  std::string format;  ///< As in records: "bf16", "fp8", "fp8_block", "mxfp8", "nvfp4".
+  std::string format;  ///< Name in records: "bf16", "fp8", "fp8_block", "mxfp8", "nvfp4".
   Phase phase = Phase::kForward;
   std::int64_t m = 0, n = 0, k = 0;
 };
 
-/// Operand `a` is cuBLAS's first one (n x k: weight, or the input in wgrad), `b` the second (m x k), `d` the result.
+/// `a` is cuBLAS's first operand (n x k: the weight, in wgrad the input), `b` the second (m x k), `d` the result.
 struct ProductTypes {
   Type a = Type::kBf16, b = Type::kBf16, d = Type::kBf16;
 };
@@ -32,7 +32,7 @@ class Blas {
  public:
   Blas();
   operator cublasLtHandle_t() const { return handle_.get(); }
-  /// 32 MiB, what PyTorch and TransformerEngine give cuBLAS on Hopper.
+  /// 32 MiB, as PyTorch and TransformerEngine use on Hopper.
   static constexpr std::size_t kWorkspaceBytes = std::size_t{32} << 20;
 
  private:
@@ -42,16 +42,16 @@ class Blas {
   std::unique_ptr<cublasLtContext, Destroy> handle_;
 };
 
-/// One product ready to run: layouts, and the algorithm that cuBLASLt's heuristic names first.
+/// A product ready to run: its layouts, and the first algorithm that cuBLASLt's heuristic returns.
 class ProductPlan {
  public:
-  /// Throws Unsupported when cuBLASLt has no algorithm.
+  /// Throws Unsupported if cuBLASLt has no algorithm.
   ProductPlan(const Blas& blas, const Product& product, cudaStream_t stream);
   void run(const void* a, const void* b, void* d, void* workspace, cudaStream_t stream) const;
 
-  /// What every block scale is set to; the result carries its square.
+  /// Value of every block scale. The result is scaled by its square.
   static constexpr float kScale = 0.5F;
-  /// ||d - reference|| / ||reference|| of a run whose `d` held `before` everywhere.
+  /// ||d - reference|| / ||reference|| after a run in which every element of `d` was `before`.
   [[nodiscard]] double error(const void* a, const void* b, const void* d, double before, cudaStream_t stream) const;
 
  private:

@@ -16,16 +16,16 @@ using hwprofiles::Measurement;
 
 constexpr std::int64_t kMostBytes = std::int64_t{1} << 30;
 
-/// A collective of a group on FP32 elements: `count` of them as costmodel's collective_time counts bytes.
+/// A collective of a group on `count` FP32 elements, as collective_time of costmodel counts bytes.
 struct Collective : Group {
   std::string kind;
   bool uneven = false;
   std::int64_t count = 0;
 
-  /// Elements that a rank sends to `to` in an all-to-all: uneven ones send twice as much to rank 0.
+  /// Elements that a rank sends to `to` in an all-to-all. An uneven one sends rank 0 twice as many.
   [[nodiscard]] std::int64_t to(int destination) const {
     if (!uneven) return count / ranks;
-    constexpr std::int64_t kAligned = 32;  // elements: NCCL is slower on addresses that 16 B do not divide
+    constexpr std::int64_t kAligned = 32;  // elements: NCCL is slower on addresses that are not multiples of 16 B
     return count / (ranks + 1) / kAligned * kAligned * (destination == 0 ? 2 : 1);
   }
   [[nodiscard]] std::int64_t offset(int destination) const {
@@ -91,7 +91,7 @@ double wrong_share(const Collective& c, Ranks& ranks) {
   return ranks.largest(static_cast<double>(wrong) / static_cast<double>(c.count * c.ranks));
 }
 
-/// Bytes that one rank sends or receives over the links, the larger.
+/// The larger of the bytes that a rank sends and receives over the links.
 double wire_bytes(const Collective& c) {
   const double full = 4.0 * static_cast<double>(c.count), others = static_cast<double>(c.ranks - 1);
   if (c.kind == "all_reduce") return 2.0 * full * others / c.ranks;
@@ -100,8 +100,8 @@ double wire_bytes(const Collective& c) {
   return full * others / c.ranks;
 }
 
-// Communicators live until the next group's turn: making one takes longer than most settings, and the buffers of all
-// would not fit.
+// Keeps the communicators of one group: creating one takes longer than most settings, and the buffers of all would not
+// fit.
 class Communicators {
  public:
   Ranks& of(const Collective& c, int most_ctas = 0) {
@@ -115,7 +115,7 @@ class Communicators {
 
  private:
   std::pair<int, const World*> group_;
-  std::map<int, std::unique_ptr<Ranks>> made_;  ///< By the thread blocks that NCCL may use.
+  std::map<int, std::unique_ptr<Ranks>> made_;  ///< By number of thread blocks that NCCL may use.
 };
 
 // NVLink 4, NVIDIA H100 architecture white paper: 450 GB/s each way.
@@ -163,7 +163,7 @@ std::vector<Setting> collective_settings(const Topology& topology, const Effort&
 
 namespace {
 
-/// What runs beside a collective, on every rank.
+/// Compute kernels that run beside a collective on every rank.
 class Compute {
  public:
   virtual ~Compute() = default;
@@ -214,11 +214,11 @@ class CopyCompute : public Compute {
 };
 
 struct Overlap {
-  std::int64_t gemm_tokens = 0, copied = 0;  // what computes: square(gemm_tokens), or a copy of that many bytes
-  bool time_compute = true;                  // or the collective
-  bool beside = true;                        // or alone
+  std::int64_t gemm_tokens = 0, copied = 0;  // the compute kernel: square(gemm_tokens), or a copy of that many bytes
+  bool time_compute = true;                  // else the collective is timed
+  bool beside = true;                        // else it runs alone
   Collective collective;
-  int most_ctas = 0;  // of the collective; 0: NCCL's choice
+  int most_ctas = 0;  // of the collective; 0: NCCL decides
 };
 
 void run_overlap(Communicators& communicators, const Effort& effort, const Overlap& overlap, Measurement& m) {
@@ -241,7 +241,7 @@ void run_overlap(Communicators& communicators, const Effort& effort, const Overl
   m.max_relative_error = wrong_share(overlap.collective, ranks);
   m.warmups = 10;
   m.samples_us = ranks.time(effort, !overlap.time_compute, timed, overlap.beside ? background : Work{});
-  // Alone, a collective leaves nothing computed to look at.
+  // When a collective runs alone there is no computed result to check.
   std::vector<double> errors(compute.size(), 0.0);
   ranks.each([&](Rank& rank) {
     if (overlap.time_compute || overlap.beside)
@@ -281,7 +281,7 @@ std::vector<Setting> overlap_settings(const Topology& topology, const Effort& ef
   constexpr std::int64_t kMiB = std::int64_t{1} << 20;
   const auto communicators = std::make_shared<Communicators>();
   std::vector<Setting> settings;
-  // Both computing beside the collective and the collective beside it, and each alone.
+  // Times the compute kernel and the collective, each beside the other and alone.
   const auto add = [&](const Collective& collective, int most_ctas) {
     for (const auto& [gemm_tokens, copied] :
          {std::pair{8192, std::int64_t{0}}, {4096, 0}, {0, 256 * kMiB}, {0, 64 * kMiB}})

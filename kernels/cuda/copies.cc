@@ -79,7 +79,7 @@ Setting device_copy(Device& device, std::int64_t size, bool own) {
           }};
 }
 
-// `to_device` and `to_host`: one of them, or both at once, `size` bytes each way.
+// Copies `size` bytes in one direction or in both at once.
 Setting host_copy(Device& device, const std::shared_ptr<HostSide>& host, std::int64_t size, bool to_device,
                   bool to_host) {
   const auto bytes = static_cast<std::size_t>(size);
@@ -89,7 +89,7 @@ Setting host_copy(Device& device, const std::shared_ptr<HostSide>& host, std::in
                       .of = {{"direction", direction}},
                       .shape = {{"bytes", size}},
                       .bytes = static_cast<double>(size) * (to_device && to_host ? 2.0 : 1.0)},
-      // PCIe 5.0 x16: 63 GB/s each way before packet headers.
+      // PCIe 5.0 x16: 63 GB/s in each direction, without packet headers.
       .floor_us = static_cast<double>(size) / 63e3,
       .run = [=, &device](Measurement& m) {
         void *from = device.pool(Type::kBf16).take(bytes), *to = device.results().take(bytes);

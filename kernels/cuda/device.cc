@@ -46,7 +46,7 @@ DeviceFacts device_facts(int device) {
           .memory_rate = 2.0 * 1e3 * memory_khz * properties.memoryBusWidth / 8.0};
 }
 
-// Dense FLOP per clock of one SM: NVIDIA's architecture white papers (A100 2048 BF16; H100 4096 BF16, 8192 FP8; B200
+// Dense FLOPs per clock of an SM: NVIDIA's architecture white papers (A100 2048 BF16; H100 4096 BF16, 8192 FP8; B200
 // twice that, FP4 32768).
 double DeviceFacts::peak(const std::string& format) const {
   double per_clock = capability >= 100 ? 8192.0 : capability >= 90 ? 4096.0 : 2048.0;
@@ -154,11 +154,11 @@ void Device::time_graph_replays(Measurement& measurement, const std::function<vo
 void Device::time_graphs(Measurement& measurement, int rotations, double load_s,
                          const std::function<void(int)>& launch) {
   constexpr int kMostCalls = 256, kFewestSamples = 5;
-  // Idle time after a sample of a product, over the sample: products that follow each other exceed the power limit, and
-  // their clocks, up to 30 % lower, would depend on what ran before. Sustained load is measured as such. Memory-bound
-  // kernels do not, and lose up to 10 % after idling, so their samples follow each other as kernels of a step do.
+  // Pause after a sample of a GEMM, relative to the sample. GEMMs without pauses exceed the power limit, which would
+  // make clocks (up to 30 % lower) depend on earlier settings. Sustained load is measured separately. Memory-bound
+  // kernels stay below the limit and lose up to 10 % after a pause, so their samples run without one, as in a step.
   constexpr double kRest = 3.0;
-  constexpr double kMostUs = 5e4;  // of all samples together, unless the fewest take longer
+  constexpr double kMostUs = 5e4;  // for all samples together, unless the minimum number takes longer
   measurement.warmups = 3;
   std::vector<Event> marks(2);
   for (int i = 0; i < measurement.warmups; ++i) {
@@ -176,7 +176,7 @@ void Device::time_graphs(Measurement& measurement, int rotations, double load_s,
   const Graph graph(stream(), [&] {
     for (int i = 0; i < calls; ++i) launch(i % rotations);
   });
-  graph.launch(stream());  // uploads it
+  graph.launch(stream());  // uploads the graph
   synchronize();
   const auto start = std::chrono::steady_clock::now();
   const auto elapsed_s = [&] {
@@ -198,7 +198,7 @@ void Device::time_graphs(Measurement& measurement, int rotations, double load_s,
     return;
   }
   for (int i = 0; i < samples; ++i) {
-    // The host queues the sample while this runs; it also empties the L2 cache.
+    // The host queues the sample during this memset, which also clears the L2 cache.
     check(cudaMemsetAsync(lead_in_.data(), i, lead_in_.size(), stream()), "lead-in");
     check(cudaEventRecord(marks[0], stream()), "event");
     graph.launch(stream());
@@ -206,14 +206,14 @@ void Device::time_graphs(Measurement& measurement, int rotations, double load_s,
     synchronize();
     const double sample_us = microseconds(marks[0], marks[1]);
     measurement.samples_us.push_back(sample_us / calls);
-    if (i + 1 < samples)  // Before the next setting's it rests while that is made and checked.
+    if (i + 1 < samples)  // The pause before the next setting is the time to create and check it.
       std::this_thread::sleep_for(std::chrono::duration<double, std::micro>(kRest * sample_us));
   }
 }
 
 namespace {
 
-// NVML is part of the driver and optional here. Signatures and constants of nvml.h, version 12.
+// NVML is optional: loaded from the driver at run time. Signatures and constants of nvml.h, version 12.
 class Nvml {
  public:
   Nvml() : library_(dlopen("libnvidia-ml.so.1", RTLD_NOW | RTLD_LOCAL)) {

@@ -11,15 +11,15 @@
 
 #include "hwprofiles/records/record.h"
 
-// One CUDA device as a place to measure on: its facts, its memory of random numbers and its clock.
+// A CUDA device for measurements: its properties, memory with random numbers, and timing.
 namespace foldwise::kernels {
 
-/// A setting that this device or library does not offer: left out, not an error.
+/// The device or library does not support a setting, which is then left out.
 struct Unsupported : std::runtime_error {
   using std::runtime_error::runtime_error;
 };
 
-/// Throws std::runtime_error naming `what` unless `status` is success.
+/// Throws std::runtime_error with `what` unless `status` is success.
 void check(cudaError_t status, const char* what);
 
 enum class Type { kBf16, kFp8E4m3, kFp8E5m2, kFp4E2m1, kFp32 };
@@ -30,14 +30,13 @@ struct DeviceFacts {
   int capability = 0;  ///< 90 = sm_90
   int sms = 0;
   std::size_t l2_bytes = 0, memory_bytes = 0;
-  double sm_hz = 0.0;        ///< Highest clock of the multiprocessors.
-  double memory_rate = 0.0;  ///< B/s of the memory pins.
-  /// Dense FLOP/s of the tensor cores at the highest clock; zero where the device lacks the format.
+  double sm_hz = 0.0;        ///< Highest clock of the SMs.
+  double memory_rate = 0.0;  ///< Peak memory bandwidth in B/s.
+  /// Dense FLOP/s of the tensor cores at the highest clock; 0 if the device does not support the format.
   [[nodiscard]] double peak(const std::string& format) const;
 };
 [[nodiscard]] DeviceFacts device_facts(int device);
 
-/// Device memory.
 class Buffer {
  public:
   Buffer() = default;
@@ -81,7 +80,7 @@ class Event {
   std::unique_ptr<CUevent_st, Destroy> event_;
 };
 
-/// What `work` queues on `stream`, to be launched as one.
+/// A CUDA graph of the work that `work` queues on `stream`.
 class Graph {
  public:
   Graph(cudaStream_t stream, const std::function<void()>& work);
@@ -96,25 +95,24 @@ class Graph {
 
 [[nodiscard]] double microseconds(const Event& from, const Event& to);
 
-/// Normal random numbers of variance 1 written to `elements` elements of `type` at `data`.
+/// Writes normal random numbers of variance 1 to `elements` elements of `type` at `data`.
 void fill_normal(void* data, Type type, std::int64_t elements, std::uint64_t seed, cudaStream_t stream);
-/// `value` written to `elements` floats.
 void fill(float* data, float value, std::int64_t elements, cudaStream_t stream);
 
-/// data[i] = factor * ((first + i) mod 251): small integers, exact in any sum of a few ranks.
+/// data[i] = factor * ((first + i) mod 251): small integers, whose sums over a few ranks are exact.
 void fill_ramp(float* data, float factor, std::int64_t first, std::int64_t elements, cudaStream_t stream);
-/// Elements that differ from what fill_ramp would write.
+/// Number of elements that differ from those of fill_ramp().
 [[nodiscard]] std::int64_t ramp_errors(const float* data, float factor, std::int64_t first, std::int64_t elements,
                                        cudaStream_t stream);
 
-/// A large piece of device memory handed out in slices, round and round: consecutive operands lie in different bytes,
-/// so that the L2 cache holds none of them.
+/// Device memory handed out in slices, cyclically. Consecutive operands have different addresses, so that the L2 cache
+/// does not hold them.
 class Pool {
  public:
   explicit Pool(std::size_t bytes) : buffer_(bytes) {}
   /// Filled with random numbers.
   Pool(Type type, std::size_t bytes, cudaStream_t stream);
-  /// 256 B aligned; throws Unsupported when larger than the pool.
+  /// 256 B aligned. Throws Unsupported for more bytes than the pool has.
   [[nodiscard]] void* take(std::size_t bytes);
 
  private:
@@ -122,13 +120,13 @@ class Pool {
   std::size_t next_ = 0;
 };
 
-/// How long and how often one setting is timed.
+/// Number and length of the samples of a setting.
 struct Effort {
   int samples = 9;
-  double sample_us = 400.0;  ///< Calls of one sample together take at least this long.
+  double sample_us = 400.0;  ///< Minimum duration of a sample, which repeats the call.
 };
 
-/// Where one-device kernels run. Pools are made when first used.
+/// A device that runs single-device kernels. Creates pools on first use.
 class Device {
  public:
   Device(int ordinal, Effort effort);
@@ -137,19 +135,18 @@ class Device {
   [[nodiscard]] cudaStream_t stream() const { return stream_; }
   [[nodiscard]] const Effort& effort() const { return effort_; }
   [[nodiscard]] Pool& pool(Type type);
-  /// Memory of any content, for results.
+  /// Memory for results, not initialised.
   [[nodiscard]] Pool& results();
-  /// Operand sets that exceed twice the L2 cache when one call touches `bytes`.
+  /// Number of operand sets that together exceed twice the L2 cache if one call touches `bytes`.
   [[nodiscard]] int rotations(double bytes) const;
   void synchronize() const { check(cudaStreamSynchronize(stream_), "kernel"); }
 
-  /// Times `launch(i)`, which works on operand set i of `rotations` and may fork from stream() as long as it joins
-  /// again. A sample is the mean of the calls of one CUDA graph. The device rests after samples with FLOPs; others
-  /// follow each other.
+  /// Times `launch(i)`, which uses operand set i of `rotations`. It may fork from stream() if it joins again. A sample
+  /// is the mean over the calls of one CUDA graph. The device pauses between samples with FLOPs only.
   void time(hwprofiles::Measurement& measurement, int rotations, const std::function<void(int)>& launch);
-  /// Host time from the launch of a CUDA graph of `work` to its end.
+  /// Host time from launching a CUDA graph of `work` until it ends.
   void time_graph_replays(hwprofiles::Measurement& measurement, const std::function<void()>& work) const;
-  /// As time(), after 1.5 s of the same work without a pause, when the power limit has set the clocks.
+  /// As time(), after 1.5 s of the same work without pause, so that the power limit has set the clocks.
   void time_sustained(hwprofiles::Measurement& measurement, int rotations, const std::function<void(int)>& launch);
 
  private:
@@ -164,17 +161,17 @@ class Device {
   std::unique_ptr<Pool> results_;
 };
 
-/// SM clock in MHz as the driver reports it now; nothing where NVML is missing. Keys as in Session::clocks.
+/// Current SM clock in MHz from the driver; empty without NVML. Keys as in Session::clocks.
 [[nodiscard]] std::map<std::string, double> clocks(int device);
 [[nodiscard]] std::string driver_version();
 
 class World;
 
-/// One setting of a kernel: what it is, and how to check and time it.
+/// A kernel setting: its description, and how to check and time it.
 struct Setting {
   hwprofiles::Measurement measurement;
-  double floor_us = 0.0;         ///< FLOPs over peak or bytes over bandwidth, the larger.
-  const World* world = nullptr;  ///< All its processes run it at once; null: this one alone.
+  double floor_us = 0.0;         ///< The larger of FLOPs over peak and bytes over bandwidth.
+  const World* world = nullptr;  ///< All its processes run it together; nullptr: this one alone.
   std::function<void(hwprofiles::Measurement&)> run;
 };
 

@@ -6,7 +6,7 @@
 namespace foldwise::kernels {
 namespace {
 
-// SplitMix64 (Steele, Lea, Flood 2014): a counter becomes 64 random bits.
+// SplitMix64 (Steele, Lea, Flood 2014): hashes a counter to 64 random bits.
 __device__ std::uint64_t mix(std::uint64_t x) {
   x += 0x9e3779b97f4a7c15ULL;
   x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9ULL;
@@ -14,7 +14,7 @@ __device__ std::uint64_t mix(std::uint64_t x) {
   return x ^ (x >> 31);
 }
 
-// Box-Muller.
+// Box-Muller transform.
 __device__ float2 normals(std::uint64_t seed, std::int64_t index) {
   const std::uint64_t bits = mix(seed * 0x632be59bd9b4e019ULL + static_cast<std::uint64_t>(index));
   const float u = (static_cast<float>(bits & 0xffffff) + 1.0F) * 0x1p-24F;
@@ -35,7 +35,7 @@ __global__ void fill_pairs(T* data, std::int64_t pairs, std::uint64_t seed) {
   }
 }
 
-// Two E2M1 numbers a byte: uniform over the sixteen codes each.
+// Two E2M1 numbers per byte, each uniform over the sixteen codes.
 __global__ void fill_bytes(std::uint8_t* data, std::int64_t bytes, std::uint64_t seed) {
   for (std::int64_t i = blockIdx.x * std::int64_t{blockDim.x} + threadIdx.x; i < bytes;
        i += std::int64_t{gridDim.x} * blockDim.x)

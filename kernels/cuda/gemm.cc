@@ -12,15 +12,15 @@ namespace {
 using hwprofiles::Measurement;
 
 constexpr std::array kPhases{Phase::kForward, Phase::kDgrad, Phase::kWgrad};
-// BF16 rounds to 2^-9; FP8 products accumulated in the tensor core keep about 14 bits of each partial sum.
+// BF16 rounds to 2^-9. FP8 products accumulated in the tensor core keep about 14 bits of each partial sum.
 constexpr double kLargestError = 0.01;
 
 struct Linear {
   std::int64_t out, in;
 };
 
-// Weights of linear layers, whole and split by tensor parallelism, of Llama 3, Mixtral, Qwen 2 and 3, DeepSeek V2 and
-// V3, GPT-3; some widths that no tile divides.
+// Weights of linear layers of Llama 3, Mixtral, Qwen 2 and 3, DeepSeek V2 and V3 and GPT-3, complete and split by
+// tensor parallelism, and some widths that are not multiples of a tile.
 constexpr std::array kLinears{
     Linear{4096, 4096},   Linear{6144, 4096},  Linear{28672, 4096}, Linear{4096, 14336},  Linear{10240, 8192},
     Linear{8192, 8192},   Linear{57344, 8192}, Linear{8192, 28672}, Linear{1536, 7168},   Linear{24576, 1536},
@@ -51,7 +51,7 @@ double floor_us(const DeviceFacts& facts, const std::string& format, double flop
   return 1e6 * std::max(flops / facts.peak(format), bytes / facts.memory_rate);
 }
 
-// Memory of one product; `d` starts as `before` everywhere.
+// Memory of one product.
 struct Operands {
   const void *a, *b;
   void* d;
@@ -63,7 +63,7 @@ Operands take(Device& device, const Product& p) {
           device.pool(types.b).take(bytes_of(types.b, p.m * p.k)), device.results().take(bytes_of(types.d, p.m * p.n))};
 }
 
-// What wgrad adds to; elsewhere the result is poisoned with NaN first.
+// Initialises the result: the sum that wgrad adds to; for other phases NaN.
 double prepare(void* d, const Product& p, cudaStream_t stream) {
   constexpr float kBefore = 0.5F;
   if (p.phase == Phase::kWgrad) {
@@ -131,7 +131,7 @@ std::vector<Setting> gemm_settings(Device& device, bool quick) {
   for (const std::string& format : formats(device.facts(), false))
     for (std::size_t i = 0; i < kLinears.size(); i += quick ? 13 : 1)
       for (const Phase phase : kPhases) {
-        // Two of the token counts, other ones for each weight and phase; every fifth odd.
+        // Two of the token counts, which vary with weight and phase. Every fifth weight has uneven counts.
         const std::size_t first = (i + static_cast<std::size_t>(phase)) % 3;
         for (const std::size_t t : {first, first + 3}) {
           const std::int64_t tokens = kTokens[t] - (i % 5 == 4 ? 208 : 0);
@@ -139,7 +139,7 @@ std::vector<Setting> gemm_settings(Device& device, bool quick) {
           if (flops_of(product) <= kLargestFlops) settings.push_back(gemm_setting(device, handles, product, false));
         }
       }
-  // Few rows of large weights, as experts have: what weights and gradients take of the memory's bandwidth.
+  // Few rows for large weights, as for experts: bound by the memory bandwidth for weights and gradients.
   constexpr std::array kLarge{Linear{4096, 14336}, Linear{28672, 8192}, Linear{6144, 16384},
                               Linear{65536, 6144}, Linear{6144, 32768}, Linear{3072, 4096}};
   constexpr std::array<std::int64_t, 6> kFewTokens{64, 128, 256, 384, 512, 768};
@@ -175,8 +175,8 @@ struct GroupedHandles {
   }
 };
 
-// `rows` a group in all, in multiples of 32 (padding of FP8 experts). Skewed: in proportion to 1 / (1 + i), so the
-// fullest of 8 experts has 2.9 times the mean.
+// Rows by group, `mean` on average, in multiples of 32 (padding of FP8 experts). Skewed: proportional to 1 / (1 + i),
+// so that the fullest of 8 experts has 2.9 times the mean.
 std::vector<std::int64_t> rows_by_group(std::int64_t groups, std::int64_t mean, bool skewed) {
   constexpr std::int64_t kMultiple = 32;
   std::vector<std::int64_t> rows(static_cast<std::size_t>(groups), mean);
@@ -244,7 +244,7 @@ Setting grouped_setting(Device& device, const std::shared_ptr<GroupedHandles>& h
                                             {"max_rows", *std::max_element(grouped.rows.begin(), grouped.rows.end())}},
                                   .flops = flops_of(product)},
                   .run = [&device, handles, grouped](Measurement& m) { run_grouped(device, *handles, grouped, m); }};
-  // Of the whole group: tokens are n x k's rows, except in wgrad, whose every output is k x n.
+  // Each weight is n x k and its tokens have k columns. In wgrad each output is k x n.
   Measurement& m = setting.measurement;
   m.shape["n"] = product.n;
   m.shape["k"] = grouped.phase == Phase::kWgrad ? product.m : product.k;
@@ -270,7 +270,7 @@ std::vector<Setting> grouped_gemm_settings(Device& device, bool quick) {
       for (std::size_t g = 0; g < kGroups.size(); ++g)
         for (std::size_t r = 0; r < kRows.size(); ++r) {
           const Linear& linear = kExperts[e];
-          // One in eight of the grid: each expert meets each number of groups once, and other rows every time.
+          // One in eight combinations: each expert meets each number of groups once, with different rows each time.
           if ((r + 3 * g + e) % 8 != 0) continue;
           if (kGroups[g] * kRows[r] > kMostRows ||
               static_cast<double>(linear.out * linear.in * kGroups[g]) > kMostWeights)
@@ -280,8 +280,8 @@ std::vector<Setting> grouped_gemm_settings(Device& device, bool quick) {
               settings.push_back(grouped_setting(
                   device, handles, {format, phase, linear, rows_by_group(kGroups[g], kRows[r], skewed)}, skewed));
         }
-  // As steps have them: a rank's experts share its rows, few or many of them. Experts of Qwen 3 235B, GPT-OSS 120B,
-  // DeepSeek V3 and Qwen 3 30B; every other one of the grid.
+  // As in training: the experts of a rank share its rows. Experts of Qwen 3 235B, GPT-OSS 120B, DeepSeek V3 and Qwen 3
+  // 30B; every second combination.
   constexpr std::array kSmall{Linear{3072, 4096}, Linear{4096, 1536}, Linear{5760, 2880}, Linear{2880, 2880},
                               Linear{4096, 7168}, Linear{7168, 2048}, Linear{1536, 2048}, Linear{2048, 768}};
   constexpr std::array<std::int64_t, 5> kExpertsOfRank{4, 8, 16, 32, 64};
@@ -297,7 +297,7 @@ std::vector<Setting> grouped_gemm_settings(Device& device, bool quick) {
                 {format, phase, kSmall[e], rows_by_group(kExpertsOfRank[g], kRowsOfRank[r] / kExpertsOfRank[g], false)},
                 false));
         }
-  // Few rows for experts as large as they get, Mixtral 8x22B and Llama 3 8x70B: their weights and gradients bind.
+  // Few rows for the largest experts, Mixtral 8x22B and Llama 3 8x70B: bound by weights and gradients.
   constexpr std::array kLarge{Linear{32768, 6144}, Linear{6144, 16384}, Linear{57344, 8192}, Linear{8192, 28672}};
   constexpr std::array<std::int64_t, 3> kFewGroups{2, 4, 8};
   constexpr std::array<std::int64_t, 5> kFewRows{256, 512, 1024, 2048, 4096};

@@ -1,5 +1,5 @@
-// Measures this machine's CUDA devices; appends one record a line to a file (hwprofiles/records). What each kernel is:
-// docs/measuring.md#gpu-kernels.
+// Measures this machine's CUDA devices and appends one record per line to a file (hwprofiles/records). Description of
+// the kernels: docs/measuring.md#gpu-kernels.
 #include <cublasLt.h>
 #include <fmt/chrono.h>
 #include <fmt/format.h>
@@ -31,7 +31,7 @@ namespace {
 using hwprofiles::Measurement;
 using hwprofiles::Session;
 
-// cuBLAS, cuDNN 9 and NCCL number their versions alike: 91900 is 9.19.0.
+// cuBLAS, cuDNN 9 and NCCL use the same version numbers: 91900 is 9.19.0.
 std::string dotted(std::size_t version) {
   return fmt::format("{}.{}.{}", version / 10000, version % 10000 / 100, version % 100);
 }
@@ -74,7 +74,7 @@ double median(std::vector<double> values) {
   return *middle;
 }
 
-// Four significant digits: a sample is no more exact, and files stay readable.
+// Four significant digits, the accuracy of a sample, keep files readable.
 double rounded(double value) { return std::strtod(fmt::format("{:.4g}", value).c_str(), nullptr); }
 
 std::string text(const Measurement& m) {
@@ -105,13 +105,13 @@ struct Options {
   bool list = false, quick = false, thorough = false;
 };
 
-/// Kernel kinds in the order in which they run; each makes its settings when its turn comes.
+/// A kernel kind, in running order. Creates its settings when it is its turn.
 struct Kind {
   std::string name;
   std::function<std::vector<Setting>()> settings;
 };
 
-/// Half of the products, of every weight and phase and of few rows and many: as good for a fit, in half the time.
+/// Half of the GEMM settings, spread over weights, phases and numbers of rows. The fit stays as good in half the time.
 std::vector<Setting> halved(std::vector<Setting> settings) {
   std::size_t index = 0;
   std::erase_if(settings, [&](const Setting&) {
@@ -148,7 +148,7 @@ std::vector<Kind> kinds(std::optional<Device>& device, const Effort& effort, con
   };
 }
 
-/// Returns whether every kernel was right. `first`: it says what is measured already, and tells.
+/// Returns whether all kernels were correct. `first`: this process tells the others which settings are done.
 bool measure(const std::vector<Setting>& settings, bool first, hwprofiles::RecordFile* file) {
   bool correct = true;
   for (const Setting& setting : settings) {
@@ -195,7 +195,7 @@ int run(const Options& options) {
                    "foldwise-kernels-cuda: --only: no kernel \"{}\" in this build; --list shows what there is\n", name);
       return 2;
     }
-  if (!topology.first())  // What one device does, the first process measures.
+  if (!topology.first())  // Only the first process measures single-device kernels.
     std::erase_if(all, [](const Kind& kind) { return kind.name != "collective" && kind.name != "overlap"; });
   std::optional<hwprofiles::RecordFile> file;
   if (!options.out.empty() && topology.first()) file.emplace(options.out, session(topology));

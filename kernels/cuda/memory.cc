@@ -20,7 +20,7 @@ double decode(float x) { return static_cast<double>(x); }
 double decode(__nv_fp8_e4m3 x) { return static_cast<double>(static_cast<float>(x)); }
 double decode(std::uint8_t x) { return static_cast<double>(x); }
 
-/// `count` elements of device memory, `stride` elements apart, as float64.
+/// Copies `count` elements of device memory, `stride` elements apart, to float64.
 template <typename T>
 std::vector<double> read(const T* from, std::int64_t count, std::int64_t stride = 1) {
   std::vector<T> raw(static_cast<std::size_t>(count));
@@ -34,7 +34,7 @@ std::vector<double> read(const T* from, std::int64_t count, std::int64_t stride 
   return values;
 }
 
-/// ||out - reference|| / ||reference|| of the values added.
+/// Accumulates ||out - reference|| / ||reference||.
 class RelativeError {
  public:
   void add(double out, double reference) {
@@ -63,7 +63,7 @@ Bf16* bf16(Device& device, std::int64_t elements) {
 float* fp32(Device& device, std::int64_t elements) {
   return static_cast<float*>(device.pool(Type::kFp32).take(bytes_of(Type::kFp32, elements)));
 }
-/// Memory for a result, poisoned with NaN.
+/// Memory for a result, filled with NaN.
 template <typename T>
 T* result(Device& device, std::int64_t elements) {
   const std::size_t bytes = static_cast<std::size_t>(elements) * sizeof(T);
@@ -80,10 +80,10 @@ T* upload(Device& device, const std::vector<T>& values) {
   return data;
 }
 
-// Rounding of the result: E4M3 keeps 3 bits of the fraction (a mean of 2.6 %), BF16 7.
+// Rounding of the result: E4M3 has 3 fraction bits (mean error 2.6 %), BF16 7.
 constexpr double kLargestError = 0.005, kLargestE4m3Error = 0.035;
 
-/// A setting made of operand sets: `take` allocates one, `launch` runs on it, `error` checks it after one launch.
+/// Makes a setting with several operand sets: `take` allocates one, `launch` runs on it, `error` checks one launch.
 template <typename Take, typename Launch, typename Error>
 Setting setting_of(Device& device, const char* op, const char* variant,
                    const std::map<std::string, std::int64_t>& shape, double bytes, double largest_error, Take take,
@@ -220,7 +220,7 @@ Setting adam_setting(Device& device, Shape s) {
                                       (std::sqrt(square / static_cast<double>(options.correction2)) +
                                        static_cast<double>(options.epsilon)) +
                                   static_cast<double>(options.decay) * p[i];
-            // The change of the parameter, not the parameter, shows a wrong update.
+            // Relative to the parameter itself, a wrong update would be invisible.
             error.add(parameter[i] - p[i], -static_cast<double>(options.rate) * update);
             error.add(1e-3 * first[i], 1e-3 * moment);
             error.add(1e-3 * second[i], 1e-3 * square);
@@ -414,7 +414,7 @@ Setting rope_setting(Device& device, std::int64_t tokens, std::int64_t heads, st
       });
 }
 
-/// Row of the expert-ordered tensor for each (token, choice): tokens choose top_k of 64 experts at random.
+/// Row in the expert-ordered tensor of each (token, choice). Each token chooses top_k of 64 experts at random.
 std::vector<int> row_map(std::int64_t tokens, int top_k) {
   constexpr int kExperts = 64;
   std::mt19937 random(7);
@@ -497,7 +497,7 @@ Setting router_setting(Device& device, std::int64_t tokens, std::int64_t experts
         route(set.logits, set.probability, set.chosen, tokens, static_cast<int>(experts), top_k, stream);
       },
       [=](Device& d, const Set& set, const auto& run) {
-        // The first token's logits are equal while it is checked.
+        // Checks ties, too: all logits of the first token are equal.
         fill(set.logits, 0.5F, experts, d.stream());
         run();
         d.synchronize();
@@ -506,7 +506,7 @@ Setting router_setting(Device& device, std::int64_t tokens, std::int64_t experts
           const auto logits = read(set.logits + token * experts, experts),
                      probability = read(set.probability + token * experts, experts),
                      chosen = read(set.chosen + token * experts, experts);
-          // What is chosen must be the top_k largest; its softmax is expected.
+          // The chosen logits must be the top_k largest, and the probabilities their softmax.
           std::vector<double> sorted = logits, found;
           std::sort(sorted.begin(), sorted.end(), std::greater<>());
           double sum = 0.0;
@@ -597,7 +597,7 @@ struct QuantizeSet {
   Quantized out;
 };
 
-/// What restores element (row, column) from the row copy and from the column copy.
+/// Element (row, column) as restored from the row copy and from the column copy.
 struct Restored {
   double by_row, by_column;
 };
@@ -635,7 +635,7 @@ Restored restored(Recipe recipe, const QuantizeSet& set, Shape s, std::int64_t r
 }
 
 Setting quantize_setting(Device& device, Recipe recipe, Shape s) {
-  // FP32 a 128-vector twice; a byte a 32-vector twice.
+  // Per element: two FP32 scales per 128, or two bytes per 32.
   const double scales = recipe == Recipe::kVector ? 8.0 / 128 : recipe == Recipe::kMxfp8 ? 2.0 / 32 : 0.0;
   return setting_of(
       device, "quantize", name(recipe), s.map(), s.bytes(4.0 + scales), kLargestE4m3Error,

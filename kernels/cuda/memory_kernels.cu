@@ -31,7 +31,7 @@ __device__ Bf16x8 pack(const float (&in)[8]) {
   return packed;
 }
 
-// Read once or written once by this kernel: kept out of the way of what the caches can reuse.
+// Streaming access to data that this kernel uses once, to keep the caches for data that is reused.
 template <typename T>
 __device__ T load(const T* from) {
   if constexpr (sizeof(T) == 16) {
@@ -57,8 +57,8 @@ unsigned blocks_for(std::int64_t work, std::int64_t per_block) {
   return static_cast<unsigned>((work + per_block - 1) / per_block);
 }
 
-// Sum or maximum over groups of `Threads` neighbouring threads, in all of them. `scratch` holds a float a warp; a
-// second call may reuse it after another barrier only. Each group has a barrier of its own: groups need not keep step.
+// Sum or maximum over groups of `Threads` neighbouring threads; all of them get the result. `scratch` holds a float per
+// warp. Before another call reuses it there must be a barrier. Each group has its own barrier, so groups may diverge.
 template <int Threads, typename Combine>
 __device__ float group_reduce(float value, float* scratch, Combine combine) {
 #pragma unroll
@@ -84,7 +84,7 @@ struct Max {
   __device__ float operator()(float a, float b) const { return fmaxf(a, b); }
 };
 
-// ---- Elementwise: each thread takes kUnroll vectors, all loads before the first use.
+// ---- Elementwise: each thread processes kUnroll vectors, and loads all of them before the first use.
 
 constexpr int kThreads = 256, kUnroll = 4;
 
@@ -221,19 +221,19 @@ __global__ void __launch_bounds__(kThreads) amax_kernel(const Bf16x8* x, std::in
   }
   const float2 both = __bfloat1622float2(most);
   const float block = group_reduce<kThreads>(fmaxf(both.x, both.y), scratch, Max{});
-  // Floats that are not negative order as their bits do.
+  // Nonnegative floats have the same order as their bits.
   if (threadIdx.x == 0) atomicMax(reinterpret_cast<int*>(largest), __float_as_int(block));
 }
 
-// ---- Kernels by row: `Group` neighbouring threads share a row and hold Vectors vectors of it each, of Rows rows at a
-// time: narrow rows come several a thread, so that as many bytes are in flight.
+// ---- Kernels by row: `Group` neighbouring threads share a row and hold Vectors vectors of it each, for Rows rows at a
+// time. A thread takes several narrow rows, so that as many bytes are in flight.
 
 template <int Group, int Vectors, int Rows>
 struct RowLayout {
   static constexpr int kGroup = Group, kVectors = Vectors, kRows = Rows;
 };
 
-// Calls with the layout of the smallest group that covers `vectors`.
+// Calls `launch` with the layout of the smallest group that covers `vectors`.
 template <typename Launch>
 void with_layout(std::int64_t vectors, Launch launch) {
   if (vectors <= 16) {
@@ -300,12 +300,12 @@ __global__ void __launch_bounds__(512)
   }
 }
 
-// Of a block that fills an SM.
+// Threads of a block that fills an SM.
 template <typename Layout>
 constexpr int kNormThreads = Layout::kGroup == 320 ? 640 : 512;
 
-// One block an SM: each group walks over rows, holds its part of dgamma in registers, and loads the next rows before it
-// reduces the present ones.
+// One block per SM. Each group iterates over rows, keeps its part of dgamma in registers, and loads the next rows
+// before it reduces the current ones.
 template <typename Layout>
 __global__ void __launch_bounds__(kNormThreads<Layout>, 1)
     norm_backward_kernel(const Bf16x8* x, const Bf16x8* gamma, const float* scale, const Bf16x8* dy, Bf16x8* dx,
@@ -313,7 +313,7 @@ __global__ void __launch_bounds__(kNormThreads<Layout>, 1)
   constexpr int kGroup = Layout::kGroup, kVectors = Layout::kVectors, kRows = Layout::kRows;
   constexpr int kBlock = kNormThreads<Layout>, kGroups = kBlock / kGroup;
   constexpr int kGroupsInWarp = kGroup < 32 ? 32 / kGroup : 1;
-  __shared__ float scratch[2][kRows][32];  // taken in turns
+  __shared__ float scratch[2][kRows][32];  // used alternately
   __shared__ float sums[kGroups > 1 ? kBlock * 8 : 1];
   const int lane = threadIdx.x % kGroup, group = threadIdx.x / kGroup;
   const std::int64_t step = std::int64_t{gridDim.x} * kGroups * kRows;
@@ -334,7 +334,7 @@ __global__ void __launch_bounds__(kNormThreads<Layout>, 1)
   };
   std::int64_t row = std::int64_t{blockIdx.x} * kGroups * kRows + group;
   fetch(row);
-  // All groups of a warp take part in each reduction.
+  // All groups of a warp must take part in each reduction.
   for (int turn = 0; row - group % kGroupsInWarp < rows; row += step, turn ^= 1) {
     Bf16x8 own_x[kRows][kVectors], own_dy[kRows][kVectors];
     float factor[kRows];
@@ -403,7 +403,7 @@ __global__ void __launch_bounds__(kNormThreads<Layout>, 1)
   }
 }
 
-// 32 columns x 8 parts of the partial rows a block.
+// A block sums 32 columns, with 8 threads per column.
 __global__ void __launch_bounds__(256) sum_partials(const float* partial, float* sums, std::int64_t width, int rows) {
   __shared__ float parts[8][32];
   const std::int64_t column = blockIdx.x * 32 + threadIdx.x % 32;
@@ -491,7 +491,8 @@ __global__ void __launch_bounds__(512)
   if (active && lane == 0) dprobability[row] = dot;
 }
 
-// ---- Rotation: a thread keeps the table of its place in a head and rotates that place of every kRopeHeads-th head.
+// ---- Rotation: a thread keeps the table entries of its position in a head, and rotates it in every kRopeHeads-th
+// head.
 
 constexpr int kRopeThreads = 128, kRopeHeads = 4;
 
@@ -533,7 +534,7 @@ __global__ void __launch_bounds__(kRopeThreads)
   }
 }
 
-// ---- Token permutation: one block a token, so that a row is read (or written) once.
+// ---- Token permutation: one block per token, so that its row is read (or written) once.
 
 constexpr int kPermuteThreads = 128;
 
@@ -580,8 +581,8 @@ __global__ void __launch_bounds__(kPermuteThreads)
   }
 }
 
-// ---- Router: eight logits a lane, so 8, 16 or 32 lanes a token. A lane sorts its own and offers the largest that is
-// left; the largest of a token's offers is chosen, top_k times.
+// ---- Router: eight logits per lane, and 8, 16 or 32 lanes per token. Each lane sorts its logits and offers the
+// largest that remains. The largest offer of the token is chosen, top_k times.
 
 constexpr int kLaneLogits = 8, kMostTopK = 8;
 
@@ -599,7 +600,7 @@ __device__ void sort_descending(float (&x)[kLaneLogits]) {
   for (const auto& pair : kPairs) order(x[pair[0]], x[pair[1]]);
 }
 
-// Which of a lane's logits are among the top_k of their token where some are equal: the lowest lane gives first.
+// Chooses the top_k logits of a token if some are equal: the lowest lane comes first.
 template <int Lanes>
 __device__ void choose_one_by_one(const float (&value)[kLaneLogits], int top_k, bool (&mine)[kLaneLogits]) {
   const unsigned lane = threadIdx.x % 32, first = lane / Lanes * Lanes;
@@ -607,7 +608,7 @@ __device__ void choose_one_by_one(const float (&value)[kLaneLogits], int top_k, 
 #pragma unroll
   for (int i = 0; i < kLaneLogits; ++i) left[i] = value[i];
   sort_descending(left);
-  float least = 0.0F;  // that this lane gave
+  float least = 0.0F;  // this lane's smallest offer
   int given = 0;
   for (int k = 0; k < top_k; ++k) {
     float most = left[0];
@@ -630,7 +631,7 @@ __device__ void choose_one_by_one(const float (&value)[kLaneLogits], int top_k, 
     mine[i] = given > 0 && (value[i] > least || (value[i] == least && equals-- > 0));
 }
 
-// A byte a logit.
+// Sets one byte per logit.
 template <typename Chosen>
 __device__ void set_flags(std::uint32_t (&flags)[2], Chosen chosen) {
   flags[0] = flags[1] = 0;
@@ -644,7 +645,7 @@ __global__ void __launch_bounds__(kThreads, 5)
   constexpr unsigned kAll = 0xffffffffU, kTokens = 32 / Lanes;  // of a warp
   const int lane = threadIdx.x % Lanes;
   const std::int64_t token = (blockIdx.x * std::int64_t{kThreads} + threadIdx.x) / Lanes;
-  // Past the end a warp computes the last token again.
+  // Warps past the end repeat the last token.
   const std::int64_t read = min(token, tokens - 1) * 2 * Lanes + lane;
   const float4 low = __ldcs(logits + read), high = __ldcs(logits + read + Lanes);
   float value[kLaneLogits] = {low.x, low.y, low.z, low.w, high.x, high.y, high.z, high.w}, left[kLaneLogits];
@@ -666,7 +667,7 @@ __global__ void __launch_bounds__(kThreads, 5)
   std::uint32_t flags[2];
   set_flags(flags, [&](int i) { return value[i] >= last; });
   if (__reduce_add_sync(kAll, __popc(flags[0]) + __popc(flags[1])) != kTokens * static_cast<unsigned>(top_k)) {
-    // Equals were taken at once, or equals of the last are left: rare.
+    // Rare: equal logits were chosen together, or some equal to the last one remain.
     bool mine[kLaneLogits];
     choose_one_by_one<Lanes>(value, top_k, mine);
     set_flags(flags, [&](int i) { return mine[i]; });
@@ -691,7 +692,7 @@ __global__ void __launch_bounds__(kThreads, 5)
   __stcs(chosen + read + Lanes, flags[1]);
 }
 
-// dlogit = probability * (dprobability - sum of probability * dprobability): zero where nothing was chosen.
+// dlogit = probability * (dprobability - sum of probability * dprobability): zero for experts that were not chosen.
 template <int Lanes>
 __global__ void __launch_bounds__(kThreads)
     route_backward_kernel(const float4* probability, const float4* d_probability, float4* d_logits,
@@ -717,7 +718,7 @@ __global__ void __launch_bounds__(kThreads)
                                                     p[i].z * (d[i].z - dot), p[i].w * (d[i].w - dot)));
 }
 
-// Calls with the lanes of a token, a compile-time number.
+// Calls `launch` with the lanes per token as a compile-time constant.
 template <typename Launch>
 void with_lanes(int experts, Launch launch) {
   if (experts == 64) {
@@ -731,7 +732,7 @@ void with_lanes(int experts, Launch launch) {
   }
 }
 
-// ---- Quantisation: a block takes 128 x 128, a thread 8 x 8 of it.
+// ---- Quantisation: a block processes 128 x 128 elements, a thread 8 x 8.
 
 constexpr int kTile = 128, kSide = kTile / 8, kBand = 8;
 
@@ -741,16 +742,16 @@ __device__ std::uint32_t to_e4m3(float a, float b, float c, float d) {
   return static_cast<std::uint32_t>(low) | static_cast<std::uint32_t>(high) << 16;
 }
 
-// Exponent of the scale, a power of two that keeps the largest value below 448, the largest E4M3: quantising multiplies
-// by it, its inverse is stored.
+// Exponent of the power of two that keeps the largest value below 448, the largest E4M3. Quantisation multiplies by
+// this power and stores its inverse as the scale.
 __device__ int exponent_for(float largest) {
-  // The largest value lies in [2^e, 2^(e+1)); times 2^(7-e) it lies in [128, 256).
+  // The largest value is in [2^e, 2^(e+1)); times 2^(7-e) it is in [128, 256).
   const int e = static_cast<int>(static_cast<std::uint32_t>(__float_as_int(largest)) >> 23) - 127;
   return largest > 0.0F ? min(max(7 - e, -126), 126) : 0;
 }
 __device__ float power_of_two(int exponent) { return __int_as_float((exponent + 127) << 23); }
 
-// Eight scales that undo 2^exponent, as FP32 or as E8M0.
+// Stores eight scales 2^-exponent, as FP32 or as E8M0.
 __device__ void store_inverses(float* to, const int (&exponent)[8]) {
 #pragma unroll
   for (int i = 0; i < 8; i += 4)
@@ -773,7 +774,7 @@ struct TileReader {
   }
 };
 
-// Bytes of 8 rows become bytes of 8 columns.
+// Transposes 8 x 8 bytes.
 __device__ void transpose(const Bytes8 (&rows)[8], Bytes8 (&columns)[8]) {
 #pragma unroll
   for (int half = 0; half < 2; ++half)
@@ -799,8 +800,8 @@ __global__ void __launch_bounds__(kThreads, 3)
       column_largest[recipe == Recipe::kVector || recipe == Recipe::kMxfp8 ? kThreads / 32 : 1][kTile / 2];
   __shared__ alignas(16) Bytes8 transposed[recipe == Recipe::kMxfp8 ? 1 : kTile][kSide];
   const int across = threadIdx.x % kSide, down = threadIdx.x / kSide;
-  // Blocks walk over bands of tiles, down each band's columns: rows of x and rows of the transpose are both written in
-  // long pieces by blocks that run together.
+  // Blocks iterate over bands of tiles, along each band's columns. Concurrent blocks thus write long pieces of the rows
+  // of both x and its transpose.
   const int tiles_across = static_cast<int>(width / kTile), tiles_down = static_cast<int>(rows / kTile);
   const int band = static_cast<int>(blockIdx.x) / (kBand * tiles_across), within = blockIdx.x % (kBand * tiles_across);
   const int height = min(kBand, tiles_down - band * kBand);
@@ -810,14 +811,14 @@ __global__ void __launch_bounds__(kThreads, 3)
   Bf16x8 tile[8];
   TileReader{x, row, width / 8, column / 8}.read(tile);
 
-  // Factors that quantise rows and columns of this thread's 8 x 8.
+  // Factors that quantise the rows and columns of this thread's 8 x 8 elements.
   float by_row[8], by_column[8];
   if constexpr (recipe == Recipe::kTensor) {
     const float factor = *scale;
 #pragma unroll
     for (int i = 0; i < 8; ++i) by_row[i] = factor;
   } else {
-    // In pairs of BF16, exactly: of neighbouring rows, and of neighbouring columns.
+    // Pairs in BF16, which is exact: neighbouring rows, and neighbouring columns.
     __nv_bfloat162 of_rows[4], of_columns[4];
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
@@ -845,7 +846,7 @@ __global__ void __launch_bounds__(kThreads, 3)
         static_cast<float*>(out.row_scale)[std::int64_t{tile_row} * tiles_across + tile_column] =
             power_of_two(-exponent);
     } else {
-      // Threads that share a block of a row (neighbours), and of a column (every kSide-th: two a warp).
+      // Threads that share a block of a row are neighbours; those of a block of a column are kSide apart, two per warp.
       constexpr int kLanes = recipe == Recipe::kVector ? kSide : 4, kWarps = kLanes / 2;
       const int warp = threadIdx.x / 32;
 #pragma unroll
@@ -907,7 +908,7 @@ __global__ void __launch_bounds__(kThreads, 3)
       store(reinterpret_cast<Bytes8*>(out.by_column + (row + i) * width + column), bytes[i]);
   }
   if constexpr (recipe != Recipe::kMxfp8) {
-    // Chunks of a transposed row are swapped by exclusive or, so that neither side meets a bank twice.
+    // Swizzles the chunks of a transposed row by exclusive or, which avoids bank conflicts on both sides.
     Bytes8 columns[8];
     transpose(bytes, columns);
 #pragma unroll
@@ -999,7 +1000,7 @@ void swiglu_backward(const Bf16* x, const float* probability, const Bf16* dy, Bf
 
 void rope(const Bf16* x, const float* cosine, const float* sine, Bf16* y, std::int64_t tokens, std::int64_t heads,
           std::int64_t head_dim, cudaStream_t stream) {
-  // Threads a token: one a place and kRopeHeads heads, in powers of two, at most a block.
+  // Threads per token: one per position and kRopeHeads heads, a power of two, at most a block.
   const int half = static_cast<int>(head_dim / 16), lanes = kRopeThreads / half;
   int step = 1;
   while (step < lanes && step * kRopeHeads < heads) step *= 2;
@@ -1045,7 +1046,7 @@ void route_backward(const float* probability, const float* d_probability, float*
 }
 
 void amax(const Bf16* x, std::int64_t elements, float* largest, cudaStream_t stream) {
-  constexpr unsigned kMostBlocks = 1024;  // one addition to memory a block: enough to fill a device, few to wait for
+  constexpr unsigned kMostBlocks = 1024;  // one atomic per block: enough blocks to fill a device, few enough atomics
   const unsigned blocks = std::min(kMostBlocks, blocks_for(elements / 8, kThreads * 8));
   amax_kernel<<<blocks, kThreads, 0, stream>>>(vectors_of(x), elements / 8, largest);
   check(cudaGetLastError(), "amax");

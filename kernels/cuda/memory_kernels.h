@@ -4,8 +4,8 @@
 
 #include <cstdint>
 
-// Our own kernels for the memory-bound operations of a training step. Every tensor is row-major, 16 B aligned; widths
-// are multiples of 8 (128 for quantisation). All of them move 16 B a thread and access.
+// Our kernels for the memory-bound operations of a training step. Tensors are row-major and 16 B aligned; widths are
+// multiples of 8 (of 128 for quantisation). Each memory access of a thread moves 16 B.
 namespace foldwise::kernels {
 
 using Bf16 = __nv_bfloat16;
@@ -19,22 +19,22 @@ void accumulate(const Bf16* addend, float* gradient, std::int64_t elements, cuda
 
 inline constexpr float kNormEpsilon = 1e-5F;
 inline constexpr int kMostNormWidth = 16384;
-/// y = x * scale[row] * gamma, scale = 1 / sqrt(mean(x^2) + epsilon), kept for backward.
+/// y = x * scale[row] * gamma with scale = 1 / sqrt(mean(x^2) + epsilon), which is stored for backward.
 void norm_forward(const Bf16* x, const Bf16* gamma, Bf16* y, float* scale, std::int64_t rows, std::int64_t width,
                   cudaStream_t stream);
-/// dx and dgamma; `partial` holds norm_partials() rows of `width` floats.
+/// Computes dx and dgamma. `partial` holds norm_partials() rows of `width` floats.
 void norm_backward(const Bf16* x, const Bf16* gamma, const float* scale, const Bf16* dy, Bf16* dx, float* dgamma,
                    float* partial, std::int64_t rows, std::int64_t width, int sms, cudaStream_t stream);
 [[nodiscard]] std::int64_t norm_partials(int sms);
 
-/// y = silu(gate) * up * probability[row], x = [gate | up] of 2 * width.
+/// y = silu(gate) * up * probability[row]; x = [gate | up] has width 2 * width.
 void swiglu_forward(const Bf16* x, const float* probability, Bf16* y, std::int64_t rows, std::int64_t width,
                     cudaStream_t stream);
-/// dx, and dprobability[row] = sum(dy * silu(gate) * up).
+/// Computes dx and dprobability[row] = sum(dy * silu(gate) * up).
 void swiglu_backward(const Bf16* x, const float* probability, const Bf16* dy, Bf16* dx, float* dprobability,
                      std::int64_t rows, std::int64_t width, cudaStream_t stream);
 
-/// Rotates the halves of every head: y = [x1 cos - x2 sin | x2 cos + x1 sin]; tables of [token, head_dim / 2].
+/// Rotates the halves of every head: y = [x1 cos - x2 sin | x2 cos + x1 sin]. The tables are [token, head_dim / 2].
 void rope(const Bf16* x, const float* cosine, const float* sine, Bf16* y, std::int64_t tokens, std::int64_t heads,
           std::int64_t head_dim, cudaStream_t stream);
 
@@ -45,30 +45,30 @@ void permute(const Bf16* x, const int* map, Bf16* y, std::int64_t tokens, int to
 void unpermute(const Bf16* x, const int* map, const float* probability, Bf16* y, std::int64_t tokens, int top_k,
                std::int64_t width, cudaStream_t stream);
 
-/// Softmax over the top_k <= 8 largest logits of a token; elsewhere zero. `chosen` is 1 at those, of equals at any.
-/// 64, 128 or 256 experts.
+/// Softmax over the top_k <= 8 largest logits of a token, zero elsewhere. `chosen` is 1 for these; ties are broken
+/// arbitrarily. Supports 64, 128 or 256 experts.
 void route(const float* logits, float* probability, std::uint8_t* chosen, std::int64_t tokens, int experts, int top_k,
            cudaStream_t stream);
 /// d_logits = probability * (d_probability - sum over experts of probability * d_probability)
 void route_backward(const float* probability, const float* d_probability, float* d_logits, std::int64_t tokens,
                     int experts, cudaStream_t stream);
 
-/// largest = max |x|; `largest` starts at zero.
+/// largest = max |x|. `largest` must be zero before.
 void amax(const Bf16* x, std::int64_t elements, float* largest, cudaStream_t stream);
 
 enum class Recipe {
   kTensor,  ///< E4M3 with the given scale, and its transpose.
-  kBlock,   ///< A scale for 128 x 128, and the transpose: weights.
-  kVector,  ///< A scale for 128 of a row, and the transpose with a scale for 128 of a column: activations.
-  kMxfp8    ///< A power of two for 32 of a row, and again, not transposed, for 32 of a column.
+  kBlock,   ///< For weights: a scale per 128 x 128, and the transpose.
+  kVector,  ///< For activations: a scale per 128 of a row, and the transpose with a scale per 128 of a column.
+  kMxfp8    ///< A power of two per 32 of a row, and a copy, not transposed, with one per 32 of a column.
 };
-/// Scales restore x when multiplied by; E8M0 for kMxfp8, else FP32. Of rows: kVector [width / 128][row], kMxfp8
-/// [row][width / 32], kBlock [row / 128][width / 128]. Of columns: [row / block][width].
+/// Stored scales multiply quantised values to restore x. E8M0 for kMxfp8, else FP32. Rows: kVector [width / 128][row],
+/// kMxfp8 [row][width / 32], kBlock [row / 128][width / 128]. Columns: [row / block][width].
 struct Quantized {
   std::uint8_t *by_row = nullptr, *by_column = nullptr;
   void *row_scale = nullptr, *column_scale = nullptr;
 };
-/// `scale` is read by kTensor.
+/// Only kTensor reads `scale`.
 void quantize(Recipe recipe, const Bf16* x, const float* scale, const Quantized& out, std::int64_t rows,
               std::int64_t width, cudaStream_t stream);
 

@@ -112,7 +112,7 @@ std::vector<double> Ranks::time_units(bool communicates, const Work& work, int s
 
 std::vector<double> Ranks::time(const Effort& effort, bool communicates, const Work& work, const Work& background) {
   constexpr int kWarmups = 5, kMostUnits = 100;
-  constexpr double kMostSampleUs = 4e3;  // ten samples of the largest collective take no longer than this each
+  constexpr double kMostSampleUs = 4e3;  // upper bound for each of ten samples of the largest collective
   bool covered = true;
   const auto once = [&](bool on_communication, const Work& unit) {
     return time_units(on_communication, unit, 2, kWarmups, {}, 0, covered).back();
@@ -121,8 +121,8 @@ std::vector<double> Ranks::time(const Effort& effort, bool communicates, const W
   const int units = std::clamp(static_cast<int>(std::ceil(kMostSampleUs / 2.0 / unit_us)), 1, kMostUnits);
   if (!background) return time_units(communicates, work, effort.samples, units, {}, 0, covered);
   const double background_us = once(!communicates, background);
-  // Kernels behind a collective go as graphs: a stream takes a thousand launches before the host must wait, fewer than
-  // a slow collective needs of short ones.
+  // Kernels behind a collective are launched as graphs: a stream takes a thousand launches before the host must wait,
+  // and a slow collective covers more short kernels than that.
   constexpr double kGraphUs = 1e3;
   const int in_graph = communicates ? static_cast<int>(std::ceil(kGraphUs / background_us)) : 1;
   std::vector<std::unique_ptr<Graph>> graphs(ranks_.size());
@@ -137,7 +137,7 @@ std::vector<double> Ranks::time(const Effort& effort, bool communicates, const W
       graphs[static_cast<std::size_t>(rank.local)]->launch(stream);
     };
   }
-  // The background slows the work, so it starts at twice what it must cover, and doubles until it does.
+  // The background slows the work. Starts with twice the background to cover it, and doubles until it does.
   double cover = 2.0 * unit_us * units * effort.samples / (background_us * in_graph);
   for (;; cover *= 2.0) {
     std::vector<double> samples =

@@ -34,7 +34,7 @@ __device__ double load(const void* data, Type type, std::int64_t index) {
   return 0.0;
 }
 
-// Every thread's value combined, in all threads.
+// Reduces the values of all threads; each thread gets the result.
 template <typename Combine>
 __device__ double block_reduce(double value, Combine combine) {
   __shared__ double partial[kThreads];
@@ -62,7 +62,7 @@ __device__ void add_error(double* errors, double out, double reference) {
   atomicAdd(errors + 1, reference * reference);
 }
 
-// One block an element: corners, then a lattice whose strides are coprime to the usual tile sizes.
+// One block per sampled element: corners, then a lattice with strides coprime to common tile sizes.
 __global__ void gemm_samples(Operand left, Operand right, const void* d, Type d_type, std::int64_t m, std::int64_t n,
                              std::int64_t k, double scale, double before, double* errors) {
   const std::int64_t sample = blockIdx.x;
@@ -76,7 +76,7 @@ __global__ void gemm_samples(Operand left, Operand right, const void* d, Type d_
   if (threadIdx.x == 0) add_error(errors, load(d, d_type, i * n + j), before + scale * sum);
 }
 
-// Errors of the sums in `errors`: pairs of (sum of squared differences, sum of squares).
+// Largest error in `errors`: pairs of (sum of squared differences, sum of squares).
 double largest_error(const Buffer& errors, int pairs, cudaStream_t stream) {
   std::vector<double> sums(static_cast<std::size_t>(2 * pairs));
   check(cudaMemcpyAsync(sums.data(), errors.data(), sums.size() * sizeof(double), cudaMemcpyDeviceToHost, stream),
@@ -90,7 +90,7 @@ double largest_error(const Buffer& errors, int pairs, cudaStream_t stream) {
 
 constexpr int kLastRows = 8;  // rows of the sequence end whose gradients of keys and values are checked
 
-// What a row of attention contributes to the gradients of keys and values.
+// Contribution of a row of attention to the gradients of keys and values.
 struct RowSums {
   double max = 0.0, sum = 0.0, d_o_o = 0.0;
 };
@@ -120,8 +120,8 @@ struct Rows {
   }
 };
 
-// One block a (row, head of the last group). Blocks below kLastRows take the last rows, the others rows before them.
-// `work` holds two doubles a key and block.
+// One block per (row, head of the last group). Blocks below kLastRows process the last rows, the others earlier rows.
+// `work` holds two doubles per key and block.
 __global__ void attention_rows(Rows rows, double* work, RowSums* sums, double* errors) {
   const AttentionShape& s = rows.shape;
   const std::int64_t group = s.heads / s.kv_heads, kv = s.kv_heads - 1, head = s.heads - group + blockIdx.y;
@@ -164,7 +164,7 @@ __global__ void attention_rows(Rows rows, double* work, RowSums* sums, double* e
   if (blockIdx.x < kLastRows && threadIdx.x == 0) sums[blockIdx.y * kLastRows + blockIdx.x] = {largest, sum, d_o_o};
 }
 
-// One block a key among the last rows: it is seen by the rows from itself to the end, of every head of its group.
+// One block per key of the last rows. The rows from the key to the end see it, in every head of its group.
 __global__ void attention_keys(Rows rows, const RowSums* sums, double* errors) {
   const AttentionShape& s = rows.shape;
   const std::int64_t group = s.heads / s.kv_heads, kv = s.kv_heads - 1, key = s.seq - 1 - blockIdx.x;

@@ -8,7 +8,7 @@
 namespace foldwise::kernels {
 namespace {
 
-/// Asked of all processes.
+/// All processes must call it.
 std::string trouble_of(const World& world, std::vector<std::string> hosts, int devices, int domain) {
   std::vector<double> ends = {static_cast<double>(devices), -static_cast<double>(devices)};
   world.take_largest(ends);

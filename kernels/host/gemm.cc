@@ -21,10 +21,10 @@ enum class Phase { kForward, kDgrad, kWgrad };
 template <typename Real>
 using Matrix = Eigen::Matrix<Real, Eigen::Dynamic, Eigen::Dynamic, Eigen::RowMajor>;
 
-/// Rows of a result that one task computes: Eigen's blocks are of this order.
+/// Rows of the result per task, about the size of Eigen's blocks.
 constexpr std::int64_t kRowsPerTask = 64;
 
-/// m x n x k as executed. Forward multiplies by a transposed weight, wgrad transposes the output gradient and
+/// m x n x k as executed. Forward multiplies by a transposed weight. wgrad transposes the output gradient and
 /// accumulates.
 template <typename Real>
 void run(Phase phase, std::int64_t m, std::int64_t n, std::int64_t k, const Effort& effort, Measurement& measurement) {
@@ -66,7 +66,7 @@ void run(Phase phase, std::int64_t m, std::int64_t n, std::int64_t k, const Effo
     measurement.max_relative_error =
         std::max(measurement.max_relative_error, std::abs(sum - static_cast<double>(c(row, column))) / size);
   }
-  // Rounding errors of k additions in any order, relative to the sum of absolute values.
+  // Rounding error of k additions in any order, relative to the sum of absolute values.
   measurement.correct = measurement.max_relative_error <= static_cast<double>(k) * std::numeric_limits<Real>::epsilon();
   if (measurement.correct) time(measurement, effort, product);
 }
@@ -98,7 +98,7 @@ std::vector<Setting> gemm_settings(const Effort& effort) {
   for (std::size_t i = 0; i < kLinears.size(); i += effort.quick ? 2 : 1) {
     const auto [out, in] = kLinears[i];
     for (const auto& [phase, name] : kPhases) {
-      // Two of the token counts, other ones for each weight and phase.
+      // Two of the token counts, which vary with weight and phase.
       const std::size_t first = (i + static_cast<std::size_t>(phase)) % 2;
       for (const std::size_t t : {first, first + 2}) {
         const std::int64_t tokens = kTokens.at(t);

@@ -1,4 +1,5 @@
-// foldwise-kernels: measures this machine's CPU and appends one JSON record a setting to a file (hwprofiles/records).
+// foldwise-kernels: measures this machine's CPU, and appends one JSON record per setting to a file
+// (hwprofiles/records).
 #include <fmt/chrono.h>
 #include <fmt/format.h>
 #include <tbb/task_arena.h>
@@ -70,7 +71,7 @@ int run(const std::string& out, const std::vector<std::string>& only, bool list,
   hwprofiles::RecordFile file(out, session());
   const std::size_t all = settings.size();
   std::erase_if(settings, [&](const Setting& setting) { return file.has(setting.measurement); });
-  // In rounds, so that seconds of other work on the machine do not fall on all samples of a setting; its last line
+  // In rounds, so that seconds of other work on the machine do not affect all samples of a setting. Its last line
   // counts.
   const int rounds = effort.quick ? 1 : kRounds;
   const std::size_t runs = static_cast<std::size_t>(rounds) * settings.size();

@@ -17,10 +17,10 @@ namespace {
 
 using hwprofiles::Measurement;
 
-/// Operands of one operation over rows x width FP32 elements.
+/// Operands of an operation on rows x width FP32 elements.
 struct Tensors {
   std::int64_t rows = 0, width = 0;
-  std::vector<float> x, y;       ///< Inputs; x is twice as wide, for gated activations.
+  std::vector<float> x, y;       ///< Inputs. x is twice as wide, for gated activations.
   std::vector<float> out, m, v;  ///< Results and optimizer states.
   std::vector<std::int64_t> order;
 
@@ -34,7 +34,7 @@ struct Tensors {
     for (std::size_t i = 0; i < x.size(); ++i) x[i] = 0.01F * static_cast<float>(i % 197) - 0.9F;
     for (std::size_t i = 0; i < count; ++i) y[i] = 0.02F * static_cast<float>(i % 89) - 0.8F;
     for (std::size_t i = 0; i < count; ++i) out[i] = 0.001F * static_cast<float>(i % 31);
-    // Every row once, in an order that jumps: rows are odd multiples apart.
+    // A permutation of the rows with a large odd stride.
     for (std::int64_t row = 0; row < rows; ++row) order.push_back((row * 7919 + 13) % rows);
   }
   [[nodiscard]] std::size_t at(std::int64_t row, std::int64_t column = 0) const {
@@ -47,10 +47,10 @@ Real silu(Real value) {
   return value / (Real{1} + std::exp(-value));
 }
 
-/// One row of an operation, and in double what an element of `out` must be, from the tensors before the row ran.
+/// An operation on one row, and the expected element of `out` in double, from the tensors before the row ran.
 struct Operation {
   const char* name;
-  double bytes;  ///< Read and written an element.
+  double bytes;  ///< Read and written per element.
   void (*run)(Tensors&, std::int64_t row);
   double (*expected)(const Tensors&, std::int64_t row, std::int64_t column);
 };
@@ -205,7 +205,7 @@ void run(const Operation& operation, std::int64_t rows, std::int64_t width, cons
 }  // namespace
 
 std::vector<Setting> memory_settings(const Effort& effort) {
-  // 4 to 16 M elements: beyond the caches, as the tensors of a training step.
+  // 4 to 16 M elements: larger than caches, like the tensors of a training step.
   constexpr std::array<std::pair<std::int64_t, std::int64_t>, 5> kShapes{
       {{1024, 4096}, {4096, 1536}, {2048, 4096}, {3072, 4096}, {8192, 2048}}};
   std::vector<Setting> settings;

@@ -34,7 +34,7 @@ struct PlanArguments {
 /// See PlanProblem::effort.
 [[nodiscard]] std::int64_t effort_of(const PlanArguments& arguments);
 
-/// The full name that `name` means (planner/run/near_names.h); `otherwise` if there is none, which is a mistake.
+/// The name that is meant (planner/run/near_names.h); `otherwise`, with a mistake, if there is none.
 [[nodiscard]] std::string meant(std::string (*meaning)(const std::string&), const std::string& name,
                                 config::Diagnostics& diagnostics, const std::string& otherwise = "");
 

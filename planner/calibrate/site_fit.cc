@@ -27,7 +27,7 @@ constexpr Eigen::Index kParameters = std::size(kSiteResources);
 /// (benchmarks/accuracy/journal.md#memory-bound). NVLink is assumed to vary equally. Those of hosts and fabrics come
 /// from the error model.
 constexpr double kClockSd = 0.02, kNvlinkSd = 0.02;
-/// Standard deviation of ln(step time) per unit of exposure, for single runs: docs/accuracy.md#site.
+/// Deviation of ln(step time) per exposure, for single runs: docs/accuracy.md#site.
 constexpr double kRunSd = 0.1;
 constexpr int kSteps = 6;  ///< Gauss-Newton steps. Elasticities vary little, so the second step already changes little.
 
@@ -121,7 +121,7 @@ Eigen::MatrixXd other_errors(const std::vector<SiteRun>& list, const ErrorModel&
 
 struct Posterior {
   Eigen::VectorXd logs;        ///< [parameter] ln(factor).
-  Eigen::MatrixXd covariance;  ///< Of logs.
+  Eigen::MatrixXd covariance;  ///< [parameter x parameter] of logs.
   Eigen::MatrixXd gain;        ///< [parameter x run]: derivative of ln(factor) by ln(measured).
 };
 

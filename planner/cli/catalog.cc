@@ -122,7 +122,6 @@ std::string facts_text(const hwprofiles::Profile& profile) {
   return text;
 }
 
-/// One line per built-in system.
 int list_systems(bool as_json) {
   Table table({"<system", "<GPU", ">memory", ">NVLink GPUs", ">NVLink GB/s", ">NIC Gb/s", ">measured", "<"});
   json lines = json::array();

@@ -33,8 +33,7 @@ void add_systems(CLI::App& app, Command& chosen);
 void add_fields(CLI::App& app, Command& chosen);
 void add_rules(CLI::App& app, Command& chosen);
 
-void add_shell(CLI::App& app,
-               Command& chosen);  ///< `completion` and `man`. They cover all that `app` has when they run.
+void add_shell(CLI::App& app, Command& chosen);  ///< `completion` and `man`, of all that `app` has when run.
 
 /// Groups of a command's options in its help, in the manual and in completions.
 inline constexpr const char *kQuestion = "Question", *kSearch = "Search", *kOutput = "Output", *kCost = "Cost";
@@ -58,7 +57,6 @@ struct StdoutClosed {};
 /// Adds `--release`, which sets `release` to the name of a release.
 void add_release(CLI::App& command, std::string& release, const std::string& otherwise = "the newest with a number");
 
-/// Names of all rules.
 [[nodiscard]] std::vector<std::string> rule_names();
 
 /// Prints a complete result to stdout; JSON must be an object. Throws ConfigError if it cannot be written, or

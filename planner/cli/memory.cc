@@ -9,8 +9,7 @@
 #include "planner/cli/commands.h"
 #include "planner/cli/outputs.h"
 
-// Lack of memory ends the program with a message. It does not throw: unwinding allocates, and passes through code that
-// cannot be unwound.
+// Lack of memory ends the program with a message. Unwinding would allocate, and passes through code that cannot unwind.
 namespace foldwise::cli {
 namespace {
 

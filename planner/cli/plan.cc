@@ -64,7 +64,7 @@ std::vector<planner::PlanAsked::Values> read_questions(const std::vector<std::st
 
 volatile std::sig_atomic_t interrupted = 0;
 
-void (*end_program)(int) = SIG_DFL;  ///< Signal handler that was installed before ours.
+void (*end_program)(int) = SIG_DFL;  ///< Previous signal handler.
 
 const char* name_of(planner::Work work) {
   switch (work) {
@@ -84,7 +84,7 @@ const char* name_of(planner::Work work) {
   return "more plans";
 }
 
-/// The first Ctrl-C ends the search with its best plans so far, the second one ends the program.
+/// The first Ctrl-C ends the search with its plans so far, the second the program.
 std::function<bool(const planner::Progress&)> progress_in(ProgressLines& lines) {
   end_program = std::signal(SIGINT, [](int) {
     interrupted = 1;

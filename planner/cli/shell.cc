@@ -97,7 +97,7 @@ std::string in_brackets(std::string text) {
 
 bool takes_value(const CLI::Option& option) { return option.get_type_size() != 0; }
 
-/// Completion for zsh with _arguments; descriptions come from the help.
+/// zsh's _arguments, with the descriptions of the help.
 std::string zsh_completion(CLI::App& app) {
   std::string commands, cases;
   for (CLI::App* command : commands_of(app)) {

@@ -45,8 +45,7 @@ planner::SweepQuestion question_of(const SweepOptions& options, bool plan_argume
     diagnostics.error({"command line", 0, "--plan"}, "needed for what `plan` is asked: --model, --gpus, --pin, ...");
   if (!options.run.empty()) {
     nlohmann::json run = config::Document::load(options.run).root();
-    if (!options.release.empty() && run.is_object())
-      run["release"] = options.release;  // --release overrides the file's.
+    if (!options.release.empty() && run.is_object()) run["release"] = options.release;  // Overrides the file's.
     return planner::RunQuestion{options.run, std::move(run)};
   }
   diagnostics.error({"command line", 0, "sweep"}, "expected a run file, or --plan");

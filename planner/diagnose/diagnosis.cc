@@ -16,8 +16,7 @@ namespace {
 using costmodel::Cause;
 using costmodel::DetailEntry;
 using costmodel::kPowerLimit;
-constexpr double kWorthChanging =
-    0.01;  ///< Share of the predicted step time. Changes that gain less are not suggested.
+constexpr double kWorthChanging = 0.01;  ///< Share of the predicted step. Smaller gains are not suggested.
 
 /// Kind of a trace's line, in the terms of predicted lines.
 std::string kind_of(const TracedLine& line) { return (line.recomputed ? std::string(kRecomputed) : "") + line.kind; }

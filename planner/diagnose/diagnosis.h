@@ -25,9 +25,8 @@ namespace foldwise::planner {
 
 /// A Megatron flag that may cause a finding.
 struct FlagBehind {
-  std::string flag;  ///< "--moe-permute-fusion"
-  std::string field,
-      value;  ///< The run's field and its value: "software.permute", "fused"; empty if no field stands for the flag.
+  std::string flag;          ///< "--moe-permute-fusion"
+  std::string field, value;  ///< The run's: "software.permute", "fused"; empty: no field stands for the flag.
 };
 
 /// A cause that makes the step longer than predicted.
@@ -71,19 +70,19 @@ struct Diagnosis {
   std::size_t stage = 0;      ///< Pipeline stage of the traced rank.
   std::vector<double> steps;  ///< Seconds of each step in the trace.
   std::size_t step = 0;       ///< Index of the step that is compared with the prediction: the median.
-  MappedKernels kernels;      ///< Of the first trace.
+  MappedKernels kernels;      ///< The first trace's.
   TracedStep measured;
-  std::shared_ptr<const costmodel::Step> composed;  ///< Of the run. The run must outlive it.
+  std::shared_ptr<const costmodel::Step> composed;  ///< The run must outlive it.
   costmodel::Prediction prediction;
-  Waterfall waterfall;            ///< Predicted and measured step. The lines of each add up to its time.
+  Waterfall waterfall;            ///< Predicted and measured. The lines of each add up.
   GpuSpeed speed;                 ///< Relative to the prediction.
-  std::vector<Reason> reasons;    ///< Longest first. They add up to the measured minus the predicted time.
+  std::vector<Reason> reasons;    ///< Longest first. They add up to measured minus predicted.
   std::vector<Finding> findings;  ///< Largest first.
   RankComparison ranks;
-  /// Site parameters that fit the host waits; nullopt if the run's hardware is no built-in or loaded profile.
+  /// Site parameters that fit the host waits; nullopt if the run's hardware is not that of a profile.
   std::optional<SiteFit> site;
-  double site_step_s = 0.0;  ///< Predicted step time with the site's factors, or without them if `site` is not set.
-  std::vector<Suggestion> changes;  ///< Up to three single changes that fit and are predicted faster on this site.
+  double site_step_s = 0.0;         ///< Predicted, with the site's factors if there are any.
+  std::vector<Suggestion> changes;  ///< Up to three single ones that fit and are predicted faster on this site.
   std::int64_t most_allocated = -1, most_reserved = -1;  ///< Bytes; see Trace.
   std::optional<TracedMemory> memory;
   std::optional<double> unprofiled_s;  ///< measured.step_time_s of the run: step time without a profiler.

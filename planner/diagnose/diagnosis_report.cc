@@ -231,8 +231,7 @@ json diagnosis_json(const Run& run, const Diagnosis& d) {
 
 namespace {
 
-/// Whether a trace's device is the GPU of a system: "H100" of "H100-SXM-80GB" is a word of "NVIDIA H100 80GB HBM3".
-/// True if the trace does not name its device.
+/// "H100" of "H100-SXM-80GB" is a word of "NVIDIA H100 80GB HBM3". True if the trace names no device.
 bool is_of_gpu(const std::string& device, const std::string& gpu) {
   const std::string name = gpu.substr(0, gpu.find('-'));
   const auto is_word = [&](std::size_t at) {

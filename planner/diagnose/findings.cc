@@ -22,8 +22,7 @@ using costmodel::Cause;
 using costmodel::kPowerLimit;
 
 constexpr double kWorthNaming = 0.01;  ///< Share of the measured step. Smaller differences are not findings.
-constexpr double kSlowLink =
-    0.7;  ///< Share of the other groups' bandwidth. A NIC at half rate is below it, noise is above it.
+constexpr double kSlowLink = 0.7;      ///< Share of the others' bandwidth. A NIC at half rate is below it, noise above.
 
 bool is(const ExplainedTime& line, Cause cause) { return line.cause == to_string(cause); }
 bool runs_again(const ExplainedTime& line) { return line.kind.starts_with(kRecomputed); }

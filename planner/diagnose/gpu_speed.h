@@ -17,10 +17,10 @@ enum class SlowGpu : std::uint8_t {
   kNo,
   kClock,      ///< Products are slower by a common factor, memory-bound kernels by clearly less.
   kShared,     ///< Kernels are interrupted: another process shares the GPU.
-  kEverything  ///< Memory-bound kernels are as slow, and no kernel is interrupted.
+  kEverything  ///< Memory-bound kernels too, none interrupted.
 };
 
-/// Ratios of measured times to the times that they are compared with.
+/// Ratios of measured to reference times.
 struct GpuSpeed {
   double products_s = 0.0;    ///< Seconds of all products of the step.
   double products = 1.0;      ///< GEMMs and attention: weighted median of the ratios.

@@ -116,7 +116,7 @@ Modules modules_of(const costmodel::Step& step) {
   return modules;
 }
 
-/// Results of the rules for a trace's names, each looked up once.
+/// Looks up each name of a trace once.
 class NameCache {
  public:
   NameCache(const Trace& trace, const Rules& rules) : trace_(trace), rules_(rules), known_(trace.names.size()) {}
@@ -235,7 +235,7 @@ class Mapper {
     return {};
   }
 
-  /// Module of a norm: over the hidden size it belongs to the module that follows; a narrower one belongs to attention.
+  /// Module of a norm. One of the hidden size belongs to the module that follows, a narrower one to attention.
   std::optional<std::string> by_width(const HostEvent& e) const {
     if (e.shapes < 0) return std::nullopt;
     for (const Shape& shape : trace_.shapes[static_cast<std::size_t>(e.shapes)])

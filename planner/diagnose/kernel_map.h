@@ -56,19 +56,17 @@ struct MappedKernels {
 /// Kind, as in DetailEntry, of a kernel with this name; "unknown" if no rule matches.
 [[nodiscard]] std::string kernel_kind(const std::string& name);
 
-/// Whether a result of kernel_kind() is communication.
 [[nodiscard]] bool is_communication(const std::string& kind);
 
 /// Whether a kind is a product: GEMM, grouped GEMM or attention.
 [[nodiscard]] bool is_product(std::string_view kind);
 
-/// Whether a kernel of this name copies to or from the host.
 [[nodiscard]] bool is_host_copy(const std::string& name);
 
 /// Whether an operator runs the grouped GEMM of all experts of a layer.
 [[nodiscard]] bool is_grouped_product(const std::string& name);
 
-/// What the GPU waits for while the host is in a range that the program marks, or in a Python call ("dir/file.py(12):
+/// Cause of GPU waits while the host is in a range that the program marks, or in a Python call ("dir/file.py(12):
 /// function"): "data loading", "garbage collection", "checkpointing". Nullopt if no rule matches.
 [[nodiscard]] std::optional<std::string> host_wait(const std::string& name);
 

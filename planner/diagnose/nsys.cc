@@ -26,8 +26,7 @@ using nlohmann::json;
 
 constexpr std::string_view kMagic("SQLite format 3\0", 16);
 constexpr std::int64_t kLatest = 9'000'000'000'000'000'000;  ///< ns, about 285 years.
-constexpr std::int64_t kProcess = std::int64_t{1}
-                                  << 24;  ///< globalTid and globalPid hold the thread in the bits below this.
+constexpr std::int64_t kProcess = std::int64_t{1} << 24;     ///< globalTid and globalPid hold the thread below this.
 
 class Database {
  public:
@@ -112,8 +111,7 @@ class Database {
 
   static constexpr int kLongestValue = 1 << 20;  // Bytes. The longest kernel names have a few thousand.
   static constexpr std::size_t kMostText = std::size_t{2} << 30U;  // Sum over all names and ranges.
-  // Limit on SQLite's virtual machine, which takes about 20 instructions per row: a damaged file may repeat a page
-  // forever.
+  // SQLite takes about 20 instructions per row. A damaged file may repeat a page forever.
   static constexpr int kStepsAtOnce = 1'000'000;
   static constexpr std::int64_t kMostSteps = 100 * static_cast<std::int64_t>(kMostEvents) / kStepsAtOnce;
 

@@ -17,8 +17,7 @@ namespace {
 using Ranks = std::vector<std::int64_t>;
 
 constexpr std::string_view kTransfers = "send_recv";
-constexpr double kLargeMessage =
-    1 << 20;  ///< Bytes. Smaller messages are bound by NCCL's latency, not by the link's bandwidth.
+constexpr double kLargeMessage = 1 << 20;  ///< Bytes. Smaller messages are bound by NCCL's latency, not by the link.
 
 /// A collective of a step in the traces of some of its ranks.
 struct Collective {
@@ -126,7 +125,7 @@ double median(std::vector<double> values) {
   return *middle;
 }
 
-/// Groups are comparable if they run the same kind between as many ranks, all inside one node or all across nodes.
+/// Comparable groups: same kind and group, equal number of ranks, all inside nodes or all across.
 using LinkClass = std::tuple<std::string, std::string, std::size_t, bool>;
 
 std::vector<LinkReport> links_of(const std::map<CollectiveKey, Collective>& collectives, std::int64_t ranks_per_node) {
@@ -229,7 +228,7 @@ Ranks expert_group(const Trace& trace) {
 std::optional<ExpertRows> add_rows(const std::vector<Trace>& traces, const std::vector<MappedKernels>& kernels,
                                    const costmodel::Step& step, std::vector<RankReport>& ranks) {
   const double predicted = predicted_rows(step);
-  const std::int64_t row_bytes = 2 * step.context.model.hidden_size;  // Of bf16.
+  const std::int64_t row_bytes = 2 * step.context.model.hidden_size;  // bf16.
   std::vector<std::vector<std::int64_t>> rows;
   rows.reserve(traces.size());
   for (std::size_t t = 0; t < traces.size(); ++t) {

@@ -26,7 +26,7 @@ struct RankReport {
 /// Rows of experts, from the sizes of grouped products; if sizes are not recorded, from the bytes that all-to-alls over
 /// EP receive.
 struct ExpertRows {
-  std::int64_t passes = 0;     ///< Passes through the experts of an MoE layer: forward; from all-to-alls also backward.
+  std::int64_t passes = 0;     ///< Through the experts of an MoE layer: forward; from all-to-alls also backward.
   double predicted = 0.0;      ///< Per pass: balanced, unless the run states an imbalance.
   double mean = 0.0;           ///< Mean over passes of the first trace.
   double mean_of_ranks = 0.0;  ///< The same over all traced ranks of its expert group.
@@ -51,7 +51,7 @@ struct RankComparison {
   /// of a kind in a group is the same one on all ranks and ends on all at once, so the shortest one came last.
   std::vector<std::vector<std::int64_t>> waits;
   std::vector<RankReport> ranks;   ///< [traces]
-  std::optional<ExpertRows> rows;  ///< Nullopt: neither sizes nor all-to-alls are recorded.
+  std::optional<ExpertRows> rows;  ///< Nullopt: not recorded.
   std::vector<LinkReport> links;   ///< Slowest relative to the others first.
 };
 

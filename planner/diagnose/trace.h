@@ -64,8 +64,8 @@ struct Transfer {
 
 /// An allocation or deallocation by the caching allocator.
 struct Allocation {
-  std::int64_t time = 0, bytes = 0;     ///< Negative `bytes`: deallocation.
-  std::int64_t address = 0, total = 0;  ///< `total`: bytes allocated after it.
+  std::int64_t time = 0, bytes = 0;     ///< Negative: deallocation.
+  std::int64_t address = 0, total = 0;  ///< Bytes allocated after it.
   std::int32_t thread = -1;
 };
 

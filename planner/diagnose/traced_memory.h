@@ -6,7 +6,7 @@
 #include "planner/diagnose/kernel_map.h"
 #include "planner/diagnose/trace.h"
 
-// What occupies the GPU's memory at its peak.
+// Contents of the GPU's memory at its peak.
 namespace foldwise::planner {
 
 /// Bytes that an owner allocated in the trace and that are live at its peak.

@@ -80,7 +80,7 @@ class Sum {
   }
   TracedLine& line(const KernelOp& op) { return entry(op).line; }
   void add_name(const KernelOp& op, const std::string& name, std::int64_t ns) { entry(op).names[name] += ns; }
-  /// Adds a gap in which the GPU waited for the host. `in`: the range or call that the host was in; "" if not known.
+  /// A wait for the host. `in`: the range or call that it was in; "": not known.
   void add_gap(std::string_view kind, const std::string& module, bool recomputed, std::int64_t ns,
                const std::string& in) {
     if (ns <= 0) return;

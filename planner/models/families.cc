@@ -63,7 +63,6 @@ const std::set<std::string, std::less<>>& numbers() {
   return keys;
 }
 
-/// A key's value and its path.
 struct Found {
   json value;
   std::string path;

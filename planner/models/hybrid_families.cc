@@ -6,7 +6,7 @@
 
 #include "planner/models/config_reader.h"
 
-// Families whose pattern lists layers with a single part each.
+// Families with a pattern of single-part layers.
 namespace foldwise::planner {
 namespace {
 

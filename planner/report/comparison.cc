@@ -99,8 +99,7 @@ std::optional<Interval> interval_of(const ComparedRun& item, const ErrorModel& e
   return step_time_interval(errors, item.run, item.prediction.step_time);
 }
 
-/// Whether runs of a measured pair may differ in this key (docs/accuracy.md#pairs): `plan` chooses it, or derives it
-/// from its choices.
+/// Whether runs of a measured pair may differ in it (docs/accuracy.md#pairs): `plan` chooses or derives it.
 bool is_choice_of_plan(const std::string& key) {
   const Field* const f = find_field(key);
   return key == "dp" || key == "pipeline_layout" || key == "sequence_parallel" || (f != nullptr && f->tried != nullptr);

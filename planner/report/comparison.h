@@ -10,8 +10,8 @@
 #include "planner/search/changes.h"
 #include "planner/uncertainty/error_model.h"
 
-// Output of `compare`: the fields in which runs differ, the time that each difference costs, the ops behind it, and the
-// single change that brings one run closest to another.
+// Output of `compare`: the differences between runs, the cost of each, the ops behind it, and the change that brings
+// one run closest to another.
 namespace foldwise::planner {
 
 struct ComparedRun {
@@ -33,8 +33,7 @@ struct Distance {
   double error_pct = 0.0;
   bool exceeds_error = false;
   std::vector<LoneDifference> alone;  ///< Largest effect first; then the changes that a rule refuses on their own.
-  /// The single change after which the first run's time is nearest to the other's; nullptr if none is nearer than the
-  /// first run itself.
+  /// The single change that brings the first run's time nearest to the other's; nullptr: none brings it nearer.
   [[nodiscard]] const LoneDifference* nearest(Seconds first, Seconds other) const;
 };
 

@@ -32,7 +32,6 @@ bool is_same(const Run& a, const Run& b) {
          a.model_name == b.model_name;
 }
 
-/// A measured run and its prediction error.
 struct Observation {
   const Run& run;
   std::string name;
@@ -69,8 +68,8 @@ std::optional<Run> changed(const Run& run, const nlohmann::json& values) {
   }
 }
 
-/// The run with `dp` replicas, `pp` stages, 1/`part` of the layers per stage, and the same number of micro-batches per
-/// replica. Nullopt if it breaks a rule or does not fit.
+/// The run with `dp` replicas, `pp` stages and 1/`part` of the layers per stage; micro-batches stay. Nullopt if
+/// refused.
 std::optional<Run> smaller(const Run& run, std::int64_t dp, std::int64_t pp, std::int64_t part) {
   const costmodel::PipelineOptions& pipeline = run.options.pipeline;
   const std::int64_t replicas = run.options.step.dp, chunks = pp * pipeline.vpp,
@@ -88,8 +87,8 @@ std::optional<Run> smaller(const Run& run, std::int64_t dp, std::int64_t pp, std
   return result && prediction_of(*result).fits ? result : std::nullopt;
 }
 
-/// Reduced copies of a run that need at most `most` GPUs. Keeps as many stages as possible, then as many layers per
-/// stage; returns the fewest and the most replicas for which such a run exists.
+/// Reduced copies of a run for at most `most` GPUs, with as many stages, then layers per stage, as possible: the ones
+/// with the fewest and the most replicas.
 std::vector<Run> on_fewer_gpus(const Run& run, std::int64_t most) {
   const std::int64_t stages = run.options.pipeline.pp, replicas = run.options.step.dp;
   for (std::int64_t pp = stages; pp >= 1; --pp) {

@@ -9,10 +9,10 @@
 #include "planner/search/search.h"
 #include "planner/uncertainty/error_model.h"
 
-// Which plan to run given that predictions err, and which runs to measure first. Errors are drawn at random.
+// Chooses a plan to run, and runs to measure first, by random draws of prediction errors.
 namespace foldwise::planner {
 
-/// What a decision uses besides predictions, and whether it suggests runs to measure.
+/// Inputs of a decision besides predictions.
 struct DecisionAsked {
   std::vector<Run> measured;    ///< Runs on the plans' system with a measured step time.
   std::int64_t suggest = 0;     ///< Number of runs to suggest.

@@ -8,14 +8,14 @@
 #include "planner/report/screen.h"
 #include "planner/search/search.h"
 
-// What `plan` says about its plans: which the model cannot tell apart, what each choice gains, or why there is no plan.
+// Explanations of plans: those that the model cannot tell apart, the gain of each choice, or why there is no plan.
 namespace foldwise::planner {
 
 /// Relative difference of step times below which the model cannot tell which plan is faster. Of the measured pairs that
 /// are farther apart, 101 of 107 are ordered correctly; of closer pairs, 14 of 15 (docs/accuracy.md#pairs).
 inline constexpr double kIndistinguishable = 0.03;
 
-/// Groups [first, last] of plans, fastest first, whose members are within kIndistinguishable of the group's first plan.
+/// Groups [first, last] of plans, fastest first, within kIndistinguishable of the group's first.
 [[nodiscard]] std::vector<std::pair<std::size_t, std::size_t>> groups_of(const std::vector<Plan>& plans);
 /// "1-4 are within ...": a line per group of several plans.
 [[nodiscard]] std::string groups_text(const std::vector<Plan>& plans, const Screen& screen = {});

@@ -8,8 +8,8 @@
 #include "planner/search/sensitivity.h"
 #include "planner/search/why_not.h"
 
-// What `predict` and `plan` say about a run beyond its numbers: where the time goes, what limits it, what would help,
-// and why another run is not among the plans.
+// Insight into a run, for `predict` and `plan`: where the time goes, what limits it, what would help, and why another
+// run is not among the plans.
 namespace foldwise::planner {
 
 [[nodiscard]] nlohmann::json insight_json(const costmodel::Prediction& prediction, const Insight& insight);

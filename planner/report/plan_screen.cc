@@ -126,7 +126,7 @@ std::string sure_line(const Screen& screen, const PlanResult& result, const Deci
   return one_line_of(screen, "Sure", pieces, "; ");
 }
 
-/// What each choice of plan 1 gains, largest gain first.
+/// Gains of the choices of plan 1, largest first.
 std::string worth_line(const Screen& screen, const PlanResult& result) {
   std::vector<std::string> pieces, same;
   for (const Alternative& alternative : result.alternatives) {
@@ -261,8 +261,7 @@ std::string plan_screen(const PlanProblem& problem, const PlanResult& result, co
   tail += search_line(screen, result) + ending(how);
 
   std::size_t most = result.plans.size();
-  const auto others =
-      static_cast<std::size_t>(std::ranges::count(head + tail, '\n')) + 3;  // Two blank lines and the titles.
+  const auto others = static_cast<std::size_t>(std::ranges::count(head + tail, '\n')) + 3;  // Two blank lines, titles.
   if (how.most_lines > 0 && others + most > how.most_lines)
     most = std::min(most, std::max(kLeastPlans, how.most_lines - std::min(how.most_lines, others + 1)));
   return head + '\n' + plan_lines(screen, problem, result.plans, most) + '\n' + tail;

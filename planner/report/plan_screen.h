@@ -12,7 +12,7 @@
 // Output of `plan` without --explain: the answer on one screen.
 namespace foldwise::planner {
 
-/// Context of the answer: its terminal, its question and the commands that may follow.
+/// Context of the answer.
 struct PlanScreen {
   Screen screen;
   std::string about;                  ///< The objective, if it is not the fastest plan.

@@ -25,8 +25,7 @@ using nlohmann::json;
 namespace {
 
 constexpr std::size_t kDetailLines = 10;
-constexpr std::size_t kMostStageLines =
-    16;  ///< For deeper pipelines the tables show the first, last and extreme stages.
+constexpr std::size_t kMostStageLines = 16;  ///< Deeper pipelines show their first, last and extreme stages.
 
 double seconds_of(Seconds time) { return time.to<double>(); }
 std::string gib(Bytes bytes) { return fmt::format("{:.2f}", in_gib(bytes)); }

@@ -40,7 +40,7 @@ using ProvenanceCounts = std::map<std::string, std::int64_t>;
 [[nodiscard]] std::string interval_text(const Screen& screen, const std::optional<Interval>& interval);
 [[nodiscard]] std::string assumptions_text(const Screen& screen, const Run& run, const ProvenanceCounts& provenance);
 
-/// A note that this schedule is for studies only; empty for schedules that Megatron has.
+/// A note for schedules that Megatron lacks; else empty.
 [[nodiscard]] std::string study_note(costmodel::Schedule schedule);
 
 /// Dense and expert layout: "tp 2 x cp 1 x dp 4 x pp 8, vpp 4; etp 1 x ep 8".

@@ -35,7 +35,7 @@ std::string shape_text(const Measurement& measurement) {
   return text;
 }
 
-/// Whether the system has the formats and the curves of the ops.
+/// Whether the system has the ops' formats and curves.
 bool has_curves(const std::vector<costmodel::Op>& ops, const costmodel::Hardware& hw) {
   return std::all_of(ops.begin(), ops.end(), [&](const costmodel::Op& op) {
     const auto* gemm = std::get_if<costmodel::GemmWork>(&op.work);

@@ -26,7 +26,6 @@ struct KernelValidation {
   std::vector<config::Diagnostic> warnings;  ///< From reading the files.
 };
 
-/// Predicts every record with the curves of `profile`.
 [[nodiscard]] KernelValidation validate(const std::vector<hwprofiles::Records>& files,
                                         const hwprofiles::Profile& profile);
 

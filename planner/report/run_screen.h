@@ -9,7 +9,7 @@
 #include "planner/search/sensitivity.h"
 #include "planner/uncertainty/error_model.h"
 
-// What `plan` and `predict` print about a run on one screen: lines that start with a label.
+// Lines with a label that describe a run, for the screens of `plan` and `predict`.
 namespace foldwise::planner {
 
 /// "deepseek-v3 671B (37B active) on 256 x gb200-nvl72   seq 4096   batch 4096 ...": one line, or two on a narrow

@@ -62,7 +62,6 @@ inline constexpr std::size_t kLabel = 10;  ///< Columns of the labels of an answ
 /// A command to copy; a command wider than the screen continues on lines after a backslash.
 [[nodiscard]] std::string command_of(const Screen& screen, const std::string& name, const std::string& command);
 
-/// A share of a bar.
 struct BarPart {
   std::string name;  ///< "activations": printed in this part of the bar if there is room.
   double amount = 0.0;

@@ -66,7 +66,7 @@ class Window {
     const auto i = static_cast<std::size_t>(task);
     return task < 0 || i < left_out_[rank].first || i >= left_out_[rank].second;
   }
-  /// Range of the tasks that are left out: first, and one past the last.
+  /// First, and one past the last.
   [[nodiscard]] std::pair<std::size_t, std::size_t> left_out(std::size_t rank) const { return left_out_[rank]; }
   [[nodiscard]] bool complete(std::size_t rank) const { return left_out_[rank].first == left_out_[rank].second; }
 
@@ -229,7 +229,7 @@ std::string schedule_svg(const StepTimeline& timeline, const std::string& title,
     for (std::size_t i = 0; i < tasks.size(); ++i) {
       const ScheduledTask& scheduled = tasks[i];
       const bool pair = scheduled.task.merged || second_of_pair;
-      // Both tasks of a merged pair span its whole time; each takes half of the row's height.
+      // Both tasks of a pair span its whole time; each has half of the row.
       const double top = second_of_pair ? y + kBox / 2.0 : y, high = pair ? kBox / 2.0 : kBox;
       second_of_pair = scheduled.task.merged;
       if (!window.contains(rank, static_cast<std::int32_t>(i))) continue;

@@ -11,12 +11,10 @@
 // and checkpoints (docs/sweep.md#cost).
 namespace foldwise::planner {
 
-/// Failure rate of a job, and the speed of its checkpoints and restarts.
 struct Failures {
-  Seconds
-      mtbf_per_gpu{};   ///< Mean time between failures that stop the job, per GPU and its share of the other hardware.
-  Bandwidth storage{};  ///< Of a checkpoint write by the whole job; no compute overlaps it.
-  Seconds restart{};    ///< From a failure to the start of the next step, including reading the checkpoint.
+  Seconds mtbf_per_gpu{};  ///< Mean time between failures that stop the job, per GPU and its share of the rest.
+  Bandwidth storage{};     ///< Writes of the whole job's checkpoint, which no compute overlaps.
+  Seconds restart{};       ///< From a failure to the start of the next step, including reading the checkpoint.
 };
 
 struct LongRun {
@@ -29,7 +27,7 @@ struct LongRun {
 struct Goodput {
   Bytes checkpoint{};
   Seconds write{};     ///< Per checkpoint.
-  Seconds mtbf{};      ///< Of the whole job.
+  Seconds mtbf{};      ///< The job's.
   Seconds interval{};  ///< Work between checkpoints: the whole number of steps nearest to daly_interval().
   double share = 1.0;  ///< Work divided by expected time.
 };

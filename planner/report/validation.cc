@@ -99,7 +99,7 @@ json row_json(const ValidatedRow& row, const ErrorModel& errors) {
           {"allocated_between_steps_error_pct", or_null(row.between_steps_error_pct)}};
 }
 
-/// Keys of the rows that were inferred because the source does not state them.
+/// Keys of rows that were inferred, not stated by the source.
 struct Inferences {
   std::int64_t rows = 0;
   std::vector<std::pair<std::string, std::int64_t>> keys;  ///< Most frequent first.
@@ -145,7 +145,7 @@ std::string spread_text(const std::string& what, const std::vector<double>& erro
   return fmt::format("  {} {}: rms {:.2f} %, worst {:+.2f} %\n", errors.size(), what, std::sqrt(square), worst);
 }
 
-// Reserved memory with the allocator settings that the run states.
+// With the allocator settings that the run states.
 Bytes reserved_of(const Run& run, const costmodel::StageMemory& memory) {
   const nlohmann::json stated = run.json.value("/software/pytorch_cuda_alloc_conf"_json_pointer, nlohmann::json());
   const bool expands =

@@ -39,7 +39,7 @@ struct MeasuredStep {
 /// Errors in percent: (predicted - measured) / measured.
 struct ErrorStatistics {
   std::int64_t count = 0;
-  double mape = 0.0, median_ape = 0.0, p90_ape = 0.0;  ///< Of absolute errors. Percentiles interpolate linearly.
+  double mape = 0.0, median_ape = 0.0, p90_ape = 0.0;  ///< Absolute errors. Percentiles interpolate linearly.
   double bias_pct = 0.0;                               ///< Mean of signed errors.
 };
 [[nodiscard]] ErrorStatistics error_statistics(std::vector<double> errors_pct);

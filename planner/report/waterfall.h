@@ -10,7 +10,7 @@
 
 #include "costmodel/step/prediction.h"
 
-// Where the seconds of several runs go, op by op, side by side. The lines of each run add up to its step time.
+// Compares the seconds of several runs, op by op. The lines of each run add up to its step time.
 namespace foldwise::planner {
 
 /// Seconds of one (cause, kind, module, group) in every run.
@@ -25,8 +25,8 @@ struct Waterfall {
   /// Pipeline stage of the lines of every run: each run's busiest one. Nullopt: the lines are means over the stages,
   /// because the pipelines differ.
   std::optional<std::size_t> stage;
-  bool busiest = true;  ///< Whether `stage` is the busiest stage.
-  /// Largest difference first. The last line, "rest", is the time that no other line covers.
+  bool busiest = true;  ///< Whether `stage` is the busiest.
+  /// Largest difference first. The last one, "rest", is what no other line covers.
   std::vector<ExplainedTime> lines;
   std::vector<double> steps;  ///< Seconds of each run's step.
 };
@@ -49,8 +49,7 @@ using ExplainedLines = std::map<std::tuple<std::string, std::string, std::string
 /// Seconds rounded to whole microseconds, as texts print them. Differences of printed times then match.
 [[nodiscard]] double to_microsecond(Seconds time);
 
-/// The parts in microseconds, each rounded up or down so that they add up to the rounded `total`. Requires that the
-/// unrounded parts add up to `total`.
+/// The parts, which add up to `total`, in microseconds: each rounded up or down so that they still do.
 [[nodiscard]] std::vector<std::int64_t> whole_microseconds(const std::vector<double>& parts, double total);
 
 /// A table by cause and a table of the `most` lines with the largest differences, in seconds with six digits: one

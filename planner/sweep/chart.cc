@@ -21,8 +21,7 @@ namespace {
 // The Okabe-Ito palette, which colour-blind readers can distinguish.
 constexpr std::array<std::string_view, 7> kColours{"#0072b2", "#d55e00", "#009e73", "#cc79a7",
                                                    "#e69f00", "#56b4e9", "#000000"};
-constexpr std::array<std::string_view, 4> kDashes{"none", "7 4", "2 3",
-                                                  "9 3 2 3"};  ///< For lines beyond the number of colours.
+constexpr std::array<std::string_view, 4> kDashes{"none", "7 4", "2 3", "9 3 2 3"};  ///< For lines beyond the colours.
 constexpr double kLeft = 90.0, kTop = 50.0, kWidth = 640.0, kHeight = 380.0, kLegend = 260.0, kLegendLine = 18.0;
 
 /// A number and its unit: from 4, from "400 Gb/s".

@@ -132,7 +132,7 @@ void RowFile::check(const std::string& text, RowFormat format, const Sweep& swee
     if (format == RowFormat::kJsonLines && !SweepRow::accept(found_.back()))
       fail(line, fmt::format("a damaged row{}", otherwise));
   }
-  // The rest is a partial line, left by a killed sweep. It may only be removed if it is the start of our next row.
+  // A killed sweep left a partial line. It may only be removed if it starts our next row.
   if (at == text.size()) return;
   const auto line = static_cast<int>(found_.size()) + first_line;
   if (found_.size() == sweep.size()) fail(line, fmt::format("more rows than this sweep has{}", otherwise));

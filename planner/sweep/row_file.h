@@ -31,9 +31,7 @@ class RowFile {
   RowFile(const RowFile&) = delete;
   RowFile& operator=(const RowFile&) = delete;
 
-  [[nodiscard]] const std::vector<std::string>& found() const {
-    return found_;
-  }  ///< Lines of existing rows, without line ends.
+  [[nodiscard]] const std::vector<std::string>& found() const { return found_; }  ///< Their lines, without line ends.
   /// Writes `text` at once. Throws ConfigError: no space, no permission, or another program changed the file.
   void append(const std::string& text);
   /// Throws ConfigError if another program changed, truncated or replaced the file since our last write.

@@ -44,7 +44,7 @@ const std::vector<std::string> run_columns = {"num_gpus", "precision", "tp", "cp
 const std::vector<std::string> plan_columns = {"proven", "least_s"};
 const std::vector<std::string> cost_columns = {"days", "gpu_hours", "money", "energy_mwh", "goodput"};
 
-/// Run-file object that a prefix of axis keys writes to: overrides of a model's configuration or of a system's profile.
+/// Prefix of axis keys, and the run-file object of overrides that it writes to.
 struct Override {
   std::string_view prefix, object;
 };
@@ -56,7 +56,7 @@ const Override* override_of(const std::string& key) {
   return nullptr;
 }
 
-/// The text parsed as JSON, or as a string if it is not JSON.
+/// The text as JSON, else as a string.
 json override_value(const std::string& text) {
   const json value = json::parse(text, nullptr, false);
   return value.is_discarded() ? json(text) : value;
@@ -64,7 +64,7 @@ json override_value(const std::string& text) {
 
 config::Location axis_location(const std::string& key) { return {config::kArguments, 0, "set " + key}; }
 
-/// JSON pointer into a run file: "/optimizer/name" for "optimizer.name".
+/// "/optimizer/name" for "optimizer.name".
 json::json_pointer pointer_of(const std::string& key) {
   std::string pointer = "/" + key;
   std::replace(pointer.begin(), pointer.end(), '.', '/');

@@ -15,10 +15,8 @@
 // (docs/sweep.md).
 namespace foldwise::planner {
 
-/// A field and its list of values.
 struct Axis {
-  std::string
-      key;  ///< Key of a run file, "model_overrides.KEY", or "system.KEY" with a number of the system's profile.
+  std::string key;  ///< Key of a run file, "model_overrides.KEY", or "system.KEY" of a number in the profile.
   std::vector<std::string> values;  ///< As typed on a command line.
 };
 

@@ -150,7 +150,7 @@ std::vector<Informative> most_informative(const std::vector<Contender>& contende
   std::vector<std::size_t> left;
   for (const std::size_t run : among)
     if (beliefs.covariance(index_of(run), index_of(run)) > kKnown) left.push_back(run);
-  // Backward elimination: drop the run whose removal costs least. Some runs are informative only together.
+  // Backward elimination, because some runs are informative only together.
   std::vector<std::size_t> order;  // The run that was kept longest comes first.
   while (!left.empty()) {
     double least = std::numeric_limits<double>::infinity();

@@ -37,18 +37,17 @@ struct Beliefs {
 
   /// Makes kDraws draws, the same ones for equal arguments.
   Beliefs(const std::vector<Contender>& runs, const ErrorModel& errors);
-  /// Updates the distribution with a measured run. `error`: its ln(measured / predicted).
+  /// Conditions on a measured run. `error`: its ln(measured / predicted).
   void learn(std::size_t run, double error);
 };
 
-/// Odds of each contender. The contenders are the first runs of `beliefs`.
+/// The contenders are the first runs of `beliefs`.
 [[nodiscard]] std::vector<Odds> odds(const std::vector<Contender>& contenders, const Beliefs& beliefs);
 
 /// A run to measure before choosing.
 struct Informative {
-  std::size_t run = 0;  ///< Index in `beliefs`.
-  double expected_loss =
-      0.0;  ///< Of the contender that then seems fastest, after this run and those before it (see Odds).
+  std::size_t run = 0;         ///< Index in `beliefs`.
+  double expected_loss = 0.0;  ///< Once it and those before it are measured; see Odds.
 };
 /// Up to `count` runs among the indices `among` of `beliefs`, in the order in which to measure them. Backward
 /// elimination picks them by the expected loss that remains once they are measured. Runs at the end that add nothing

@@ -82,8 +82,7 @@ Exposure mechanisms(const Run& run) {
   add(layer.recompute.granularity == costmodel::RecomputeGranularity::kSelective, "selective recomputation");
   const bool offloads = !layer.offload_modules.empty() || o.pipeline.cpu_offloading_num_layers > 0;
   add(offloads, "offloaded activations");
-  // benchmarks/accuracy/journal.md#plans-again: the copy of token counts to the host queues behind offloaded
-  // activations.
+  // benchmarks/accuracy/journal.md#plans-again: copies of token counts queue behind offloaded activations.
   add(offloads && run.model.has_moe() && layer.ep > 1 &&
           (layer.dispatcher == costmodel::Dispatcher::kAllToAll ||
            layer.dispatcher == costmodel::Dispatcher::kAllGather),
@@ -113,7 +112,7 @@ Exposure exposure(const Run& run, Seconds step_time) {
     if (run.model.has_moe()) causes[kHostOfExperts] = causes[std::string(to_string(Resource::kHost))];
     return causes;
   }
-  // Eigenvectors of the covariance: independent directions of what is unknown about the site.
+  // Independent directions of what is unknown about the site.
   Eigen::Matrix<double, kFactors, kFactors> covariance;
   for (std::size_t i = 0; i < kFactors; ++i)
     for (std::size_t k = 0; k < kFactors; ++k)
@@ -196,8 +195,7 @@ std::optional<Interval> step_time_interval(const ErrorModel& errors, const Run& 
   const Exposure causes = exposure(run, step_time);
   const ErrorModel its = errors.of_peers(run);
   const double sd = its.deviation(causes), more = more_on_virtual_machine(run, step_time);
-  // The distribution is a mixture of two normals, `more` apart. Its quantile at z has the same mass below as N(0, 1)
-  // has below z.
+  // Quantile of a mixture of two normals, `more` apart, with the mass below that N(0, 1) has below z.
   const auto seconds = [&](double z) {
     const auto below = [](double x) { return 0.5 * std::erfc(-x / std::numbers::sqrt2); };
     double low = z * sd, high = low + more;

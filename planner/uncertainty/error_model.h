@@ -15,9 +15,8 @@
 // they are compared. Learnt by benchmarks/accuracy/error_learning.h; docs/accuracy.md#uncertainty.
 namespace foldwise::planner {
 
-/// Exposure by cause. 1 for a property of the run ("EP overlap", "as torchtitan"). For a resource that varies between
-/// sites (kSiteResources), and for the host's time for experts: relative change of the step time per relative change of
-/// the resource.
+/// By cause: 1 for a property of the run ("EP overlap", "as torchtitan"). For a resource that varies between sites
+/// (kSiteResources), and the host's time for experts: elasticity of the step time.
 using Exposure = std::map<std::string, double>;
 
 /// Cause of plans: a search tends to find runs that the model predicts too fast.
@@ -26,16 +25,16 @@ inline constexpr const char* kChosen = "chosen by a search";
 /// Resources of which a site may have more or less than its system's profile says; named by to_string().
 inline constexpr Resource kSiteResources[] = {Resource::kHost, Resource::kFlops, Resource::kNvlink, Resource::kNic};
 
-/// Causes of a run with a predicted step time of `step_time`. Makes one prediction for each of kSiteResources. On a
-/// measured site (Hardware::site) the remaining uncertainty counts instead, as causes with standard deviation 1.
+/// Causes of a run with this predicted step time. Makes a prediction for each of kSiteResources. On a measured site
+/// (Hardware::site) its remaining uncertainty counts instead, as causes with deviation 1.
 [[nodiscard]] Exposure exposure(const Run& run, Seconds step_time);
 /// The causes of exposure() except those about resources. Makes no prediction.
 [[nodiscard]] Exposure mechanisms(const Run& run);
 /// Elasticity d ln(step time) / d ln(resource), from a prediction with `factor` times the resource.
 [[nodiscard]] double slope(const Run& run, Seconds step_time, Resource resource, double factor);
-/// Whether the cause is one of kSiteResources, or the remaining uncertainty about a measured site.
+/// One of kSiteResources, or the uncertainty that a measured site leaves.
 [[nodiscard]] bool is_site(const std::string& cause);
-/// Whether the cause is about the source of a run, not about its options. No plan has such a cause.
+/// About the source of a run, not its options. No plan has such a cause.
 [[nodiscard]] bool is_origin(const std::string& cause);
 
 struct ErrorCause {
@@ -50,7 +49,7 @@ struct ErrorCause {
 
 /// Error statistics of a group with many runs.
 struct Peers {
-  double scale = 1.0;  ///< Standard deviations relative to those of all runs, without the differences between hosts.
+  double scale = 1.0;  ///< Deviations relative to those of all runs, without differences between hosts.
   double quantile_95 = 0.0;
   bool operator==(const Peers&) const = default;
 };
@@ -60,20 +59,18 @@ struct Peers {
 struct ErrorModel {
   std::map<std::string, ErrorCause> causes;
   double layout_sd = 0.0;
-  double quantile_95 =
-      0.0;  ///< Quantile of |error| / standard deviation, of rows left out of the fit. A normal distribution has 1.96.
+  double quantile_95 = 0.0;              ///< |error| / standard deviation of rows left out of the fit; normal: 1.96.
   std::map<std::string, Peers> peers{};  ///< Groups with many runs, by name.
   bool operator==(const ErrorModel&) const = default;
 
   /// The errors of the run's peers if these are known, else of all runs.
   [[nodiscard]] ErrorModel of_peers(const Run& run) const;
 
-  /// Standard deviation of a cause. For an unknown cause: the largest one of the known causes about a run's options.
+  /// Deviation of a cause. Unknown causes get the largest one of causes about a run's options.
   [[nodiscard]] double sd_of(const std::string& cause) const;
   /// Standard deviation of ln(measured / predicted).
   [[nodiscard]] double deviation(const Exposure& run) const;
-  /// Standard deviation of the difference between the errors of two runs. Shared causes cancel; resources of the site
-  /// cancel only if both runs are on one site.
+  /// Deviation of the difference between two runs' errors. Shared causes cancel; resources only on one site.
   [[nodiscard]] double deviation_between(const Exposure& a, const Exposure& b, bool one_site) const;
   /// Causes that no row has, or none on this GPU generation. See sd_of().
   [[nodiscard]] std::vector<std::string> unmeasured(const Exposure& run, const std::string& generation) const;
@@ -85,10 +82,8 @@ struct Interval {
   double low_95 = 0.0, high_95 = 0.0;
   std::vector<std::string> unmeasured;  ///< ErrorModel::unmeasured().
 };
-inline constexpr double kNormal80 =
-    1.2815515655446004;  ///< Standard deviations of a normal distribution's 80 % interval.
+inline constexpr double kNormal80 = 1.2815515655446004;  ///< Deviations of a normal's 80 % interval.
 
-/// Odds of one contender.
 struct Odds {
   double best = 0.0;           ///< Probability of being the fastest of all contenders.
   double expected_loss = 0.0;  ///< Mean excess of its step time over the fastest contender's, relative to the latter.

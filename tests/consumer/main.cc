@@ -1,4 +1,4 @@
-// consumer RUN: predicts a run file, plans a small cluster and makes a mistake; prints a line for each.
+// consumer RUN: predicts a run file, plans a small cluster and makes a mistake. Prints one line for each.
 #include <cstdio>
 #include <string>
 

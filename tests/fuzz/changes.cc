@@ -51,7 +51,7 @@ std::string changed_bytes(std::string out, const std::vector<std::string>& words
   return out;
 }
 
-/// Every value of the tree, with what holds it.
+/// A value of the tree, with its parent.
 struct Place {
   ordered_json* parent;  ///< Null: the value is the root.
   ordered_json* value;
@@ -95,7 +95,7 @@ ordered_json any_value(const std::vector<Place>& places, const std::vector<std::
   }
 }
 
-/// Some new key: a word, or one that stands elsewhere.
+/// A new key: one of the words, or a key from elsewhere in the tree.
 std::string any_key(const std::vector<Place>& places, const std::vector<std::string>& words, std::mt19937& random) {
   const std::string key = any_of(places, random).key;
   return !key.empty() && random() % 2 == 0 ? key : any_word(words, random);
@@ -135,14 +135,14 @@ void change(ordered_json& tree, const std::vector<std::string>& words, std::mt19
 }
 
 bool is_deep(const std::string& text) {
-  constexpr int kMostLevels = 100;  // Of a stack with the sanitizers.
+  constexpr int kMostLevels = 100;  // Limited by the stack with sanitizers.
   int depth = 0;
   for (const char c : text)
     if (((c == '[' || c == '{') && ++depth > kMostLevels) || ((c == ']' || c == '}') && --depth < 0)) return true;
   return false;
 }
 
-/// Of the text where it is JSON, or of one line of it; nothing is left of a text that has neither.
+/// Changes the text's JSON tree, or that of one of its lines. Empty for a text without JSON.
 std::string changed_tree(const std::string& text, const std::vector<std::string>& words, std::mt19937& random) {
   if (is_deep(text)) return {};
   std::size_t begin = text.find('{'), end = text.size();

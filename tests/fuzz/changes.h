@@ -5,8 +5,8 @@
 
 namespace foldwise {
 
-/// The text with one to four changes: of its bytes, or, where it is JSON or has lines that are, of a tree, which stays
-/// JSON. `words` and what is usually not thought of come in, and parts of the text in other places.
+/// The text with one to four changes: of its bytes or, if it is JSON or has JSON lines, of a tree, which stays JSON.
+/// Inserts `words`, unusual values, and parts of the text from elsewhere.
 std::string changed(const std::string& text, const std::vector<std::string>& words, std::mt19937& random);
 
 }  // namespace foldwise

@@ -1,5 +1,5 @@
-// Exports of run files whose texts are the input's: every field that takes a text has one, the model's and the system's
-// path among them. fuzz/exported.py has bash and Python show that the arguments are those texts.
+// Exports run files with texts from the input: in every field that takes a text, and in the paths of model and system.
+// With fuzz/exported.py, bash and Python verify that the arguments are these texts.
 #include "planner/launch/export.h"
 
 #include <sys/wait.h>
@@ -24,9 +24,9 @@ namespace {
 
 using nlohmann::json;
 
-constexpr char kBetween = '\x1e';  // Of the texts of two fields.
+constexpr char kBetween = '\x1e';  // Separates the texts of two fields.
 
-/// A program that answers every line with one.
+/// A program that answers each line with a line.
 class Checker {
  public:
   Checker() {
@@ -59,7 +59,7 @@ class Checker {
   std::FILE *asked_ = nullptr, *answered_ = nullptr;
 };
 
-/// The path of a file with that name.
+/// Path of a file with this name.
 std::string file_named(std::string name, const std::string& text) {
   static const std::string folder = [] {
     std::string pattern = (std::filesystem::temp_directory_path() / "foldwise-fuzz-XXXXXX").string();
@@ -112,7 +112,7 @@ int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
     std::string text;
     try {
       text = run.dump();
-    } catch (const json::type_error&) {  // No UTF-8: no run file.
+    } catch (const json::type_error&) {  // Not UTF-8, so not a run file.
       return;
     }
     const Run read = parse_run(text);

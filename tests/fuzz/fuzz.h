@@ -8,26 +8,24 @@
 
 #include "costmodel/config/diagnostics.h"
 
-// A reader a file: each defines what it reads as libFuzzer calls it. Any text is read, or refused with ConfigError;
-// everything else that happens is a bug of ours, and ends the program.
+// One reader per file: each defines the function that libFuzzer calls. A reader must read any text or refuse it with
+// ConfigError. Anything else is a bug of ours and ends the program.
 namespace foldwise {
 
-/// Calls `read` with the input as text.
 template <typename Read>
 int fuzz(const std::uint8_t* data, std::size_t size, const Read& read) {
   try {
     read(std::string(reinterpret_cast<const char*>(data), size));
-  } catch (const config::ConfigError&) {  // A mistake of the user's, told to him.
+  } catch (const config::ConfigError&) {  // A mistake in the input, reported as such.
   }
   return 0;
 }
 
-/// Words that mean something to the reader, of its own tables: keys, flags, names. Random bytes rarely make one.
+/// Words from the reader's own tables: keys, flags, names. Random bytes rarely make one.
 std::vector<std::string> fuzz_words();
 
-/// Adds what stands between the separators of `text`, if anything does.
+/// Adds the nonempty parts of `text` between separators.
 void add_parts(std::vector<std::string>& words, const std::string& text, char separator);
-/// Adds every key and every text of a tree.
 void add_words(std::vector<std::string>& words, const nlohmann::json& tree);
 
 }  // namespace foldwise

@@ -26,8 +26,8 @@ int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
     ImportRequest request;
     request.system = "h200";
     request.num_gpus = 64;
-    request.sandbox = false;  // Nothing that the fuzzer writes is run.
-    // Without a section model no YAML is read further; parsing scripts as YAML would take half of the time.
+    request.sandbox = false;  // No script by the fuzzer is executed.
+    // YAML without a section model is not read further. Parsing scripts as YAML would take half of the time.
     const bool yaml = text.starts_with("model:") || text.find("\nmodel:") != std::string::npos;
     static_cast<void>(import_launch(text, yaml ? "configuration.yaml" : "launch.sh", request));
   });

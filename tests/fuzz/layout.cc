@@ -1,4 +1,4 @@
-// Layout strings; the shortest string of one that is accepted means the same.
+// Layout strings. The shortest string for an accepted one must have the same meaning.
 #include "costmodel/pipeline/schedule.h"
 #include "tests/fuzz/fuzz.h"
 
@@ -12,7 +12,7 @@ int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
         const ParsedLayout parsed = parse_layout(text, layers, mtp);
         if (parsed.stages.has_value() == !parsed.error.empty())
           throw std::logic_error("a layout and an error, or neither");
-        constexpr std::size_t kMostStages = 300;  // The shortest string takes time with their square.
+        constexpr std::size_t kMostStages = 300;  // The shortest string takes time quadratic in the stages.
         if (parsed.stages && parsed.stages->stages.size() <= kMostStages &&
             parse_layout(to_layout_string(*parsed.stages), layers, mtp).stages != parsed.stages)
           throw std::logic_error("another layout: " + to_layout_string(*parsed.stages));

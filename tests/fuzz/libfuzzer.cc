@@ -1,5 +1,5 @@
-// What libFuzzer asks of every reader beside the inputs: changes that make words and trees of its own, beside changes
-// of bytes. READER --words prints the words as a dictionary, which those take.
+// Entry points of libFuzzer that all readers share: mutations of words and trees in addition to those of bytes. READER
+// --words prints the words as a dictionary for the latter.
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -14,7 +14,7 @@ extern "C" std::size_t LLVMFuzzerMutate(std::uint8_t* data, std::size_t size, st
 
 extern "C" int LLVMFuzzerInitialize(int* argc, char*** argv) {
   if (*argc != 2 || std::string((*argv)[1]) != "--words") return 0;
-  constexpr std::size_t kLongest = 64;  // libFuzzer takes no longer word.
+  constexpr std::size_t kLongest = 64;  // Longest word that libFuzzer accepts.
   for (const std::string& word : foldwise::fuzz_words()) {
     if (word.size() > kLongest) continue;
     std::printf("\"");

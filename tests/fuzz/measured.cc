@@ -1,4 +1,4 @@
-// What nccl-tests prints and PyTorch's profiler writes; what is made of it are records.
+// Output of nccl-tests and of PyTorch's profiler. Imported measurements must be valid records.
 #include "hwprofiles/records/import.h"
 #include "hwprofiles/records/reader.h"
 #include "tests/fuzz/fuzz.h"

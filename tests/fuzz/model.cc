@@ -1,4 +1,4 @@
-// config.json of a model: every model that is accepted has its parameters counted.
+// config.json of a model. The parameters of every accepted model are counted.
 #include "costmodel/config/json.h"
 #include "costmodel/ops/block_ops.h"
 #include "planner/models/models.h"

@@ -1,4 +1,4 @@
-// What `nsys export --type sqlite` writes, as `diagnose` reads it.
+// Output of `nsys export --type sqlite`, as `diagnose` reads it.
 #include "planner/diagnose/nsys.h"
 
 #include <unistd.h>

@@ -1,4 +1,4 @@
-// Records of kernels; what is written of them is read back.
+// Records of kernels. Records that are written must be read back.
 #include "hwprofiles/records/import.h"
 #include "hwprofiles/records/reader.h"
 #include "tests/fuzz/fuzz.h"

@@ -1,4 +1,4 @@
-// Run files, and, of those that the rules accept, the answer.
+// Run files and, for those that the rules accept, the answer.
 #include "hwprofiles/load/profile.h"
 #include "planner/foldwise.h"
 #include "planner/models/models.h"
@@ -20,7 +20,7 @@ std::vector<std::string> foldwise::fuzz_words() {
 
 int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   return foldwise::fuzz(data, size, [](const std::string& text) {
-    constexpr std::int64_t kMostStages = 2000, kMostLayers = 500;  // Of one input: milliseconds.
+    constexpr std::int64_t kMostStages = 2000, kMostLayers = 500;  // Per input: takes milliseconds.
     const foldwise::Run run = foldwise::parse_run(text);
     const auto& o = run.options;
     if (!foldwise::check(run).empty() || run.model.num_layers() > kMostLayers ||

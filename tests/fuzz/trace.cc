@@ -1,5 +1,5 @@
-// What PyTorch's profiler writes, as `diagnose` reads it; every nanosecond of its steps has a line, and every byte an
-// owner.
+// Output of PyTorch's profiler, as `diagnose` reads it. Every nanosecond of its steps must have a line, and every byte
+// an owner.
 #include <sstream>
 
 #include "planner/diagnose/ranks.h"
