@@ -211,12 +211,11 @@ json accuracy_json(const std::vector<Accuracy>& groups) {
 }
 
 void write_accuracy_bounds(const std::vector<Accuracy>& groups, const std::string& path) {
-  json root = {
-      {"_about",
-       "Errors of predictions of benchmarks/accuracy/runs by group, in percent, written by --write-bounds; "
-       "--bounds fails where one has moved by more than its margin. Review every change of this file."},
-      {"margins", json::object()},
-      {"groups", json::object()}};
+  json root = {{"_about",
+                "Errors of predictions of benchmarks/accuracy/runs by group, in percent, written by --write-bounds; "
+                "--bounds fails where one has moved by more than its margin. Review every change of this file."},
+               {"margins", json::object()},
+               {"groups", json::object()}};
   for (const Quantity quantity : {Quantity::kStepTime, Quantity::kMemory}) {
     const Margins m = margins_of(quantity);
     root["margins"][name_of(quantity)] = {{"mean", m.mean}, {"median", m.median}, {"bias", m.bias}};
