@@ -116,14 +116,14 @@ bool is_inactive(const json& value) {
          (value.is_structured() && value.empty());
 }
 
-/// Whether a key was meant to be a known one: the message names that, and the two differ in their ends alone.
+/// Whether a key was meant to be a known one: the message names that, and the two differ in their last letter alone.
 bool is_almost(const std::string& key, const std::string& message) {
   constexpr std::string_view kHint = "; the nearest known key is \"";
   const std::size_t hint = message.find(kHint);
   if (hint == std::string::npos) return false;
   const std::string known = message.substr(hint + kHint.size(), message.size() - hint - kHint.size() - 1);
   const auto common = static_cast<std::size_t>(std::ranges::mismatch(key, known).in1 - key.begin());
-  return common + 2 >= std::max(key.size(), known.size());
+  return common + 1 >= std::max(key.size(), known.size());
 }
 
 /// A published file (transformers writes "architectures" into each) of a family that is known may have keys that the
