@@ -1,5 +1,6 @@
 #include <gmock/gmock.h>
 
+#include <algorithm>
 #include <iterator>
 #include <map>
 #include <set>
@@ -187,6 +188,18 @@ TEST(PaiMegatronPatch, IsReadInMegatronsNames) {
   const auto baichuan = flags("--extra-vocab-size 0 --patch-tokenizer-type BaichuanTokenizer --load /a/Baichuan2-7B");
   EXPECT_FALSE(baichuan.contains("--vocab-size"));
   EXPECT_EQ(baichuan.at("--tokenizer-model"), "/a/Baichuan2-7B");
+}
+
+// Do layers that slime names reach what reads them?
+TEST(Slime, NamesLayersOfItsOwn) {
+  std::istringstream words(
+      "python3 train.py --actor-num-nodes 4 --num-layers 48 --spec slime_plugins.models.x get_x_spec");
+  const auto front_end =
+      translated({.words = {std::istream_iterator<std::string>(words), {}}, .around = 0, .environment = {}}, {});
+  ASSERT_TRUE(front_end);
+  const auto spec = std::ranges::find(front_end->arguments, "--spec", &Argument::flag);
+  ASSERT_NE(spec, front_end->arguments.end());
+  EXPECT_THAT(spec->values, ElementsAre("slime_plugins.models.x", "get_x_spec"));
 }
 
 }  // namespace

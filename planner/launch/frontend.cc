@@ -116,9 +116,10 @@ std::optional<Argument> argument_for(const std::string& dest, const Words& value
   return std::nullopt;
 }
 
-/// Of what is not read, what an import speaks of: the tokenizer, and what changes the cost and is not modelled.
+/// Of what is not read, what an import speaks of: the tokenizer, layers of another program's, and what changes the cost
+/// and is not modelled.
 bool is_told(const std::string& dest) {
-  return dest == "tokenizer_model" ||
+  return dest == "tokenizer_model" || dest == "spec" ||
          std::ranges::any_of(flags_of(dest), [](const ArgumentSpec* spec) { return is_not_modelled(spec->flag); });
 }
 
