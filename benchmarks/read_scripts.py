@@ -32,6 +32,11 @@ VERL = re.compile(r'main_ppo|sft_trainer')
 CONFIGURATION = re.compile(r'^MODEL_ARGS:[^\n]*\n(\s*(#[^\n]*)?\n)*\s+\S|^ +framework: megatron *$', re.M)
 
 
+# Of Megatron-LM's tests: what generates text, and BERT. Their sizes are read, and a note says that a causal training of
+# these sizes is priced.
+GENERATES = re.compile(r'MODE: inference|num-tokens-to-generate|inference-repeat-n')
+
+
 def configurations(folder):
     for path in sorted(folder.rglob('*.yaml')):
         text = path.read_text(errors='replace') if path.is_file() else ''
@@ -91,6 +96,12 @@ def main():
             reasons = list(pool.map(lambda path: read(options.program, path, options), paths))
         good = reasons.count('')
         print(f'{folder.name}: {good} of {len(paths)} {what} read', flush=True)
+        texts = [path.read_text(errors='replace') if what == 'configurations' else '' for path in paths]
+        for name, found in (('generate text', [bool(GENERATES.search(text)) for text in texts]),
+                            ('are of BERT', ['bert' in path.parts[-3] for path in paths])):
+            if what == 'configurations' and any(found):
+                read_of = sum(not reason for reason, of in zip(reasons, found) if of)
+                print(f'  {read_of} of {sum(found)} that {name}', flush=True)
         total = [total[0] + good, total[1] + len(paths)]
         for path, reason in zip(paths, reasons):
             rows.append(f'{path.relative_to(folder.parent)}\t{reason or "read"}\n')

@@ -8,16 +8,12 @@
 #include <stdexcept>
 #include <utility>
 
-#include "costmodel/check.h"
 #include "costmodel/config/number.h"
+#include "planner/launch/files.h"
 #include "planner/launch/mapping.h"
 #include "planner/run/fields.h"
 
 namespace foldwise::planner {
-
-namespace launch_data {
-[[nodiscard]] const std::string* embedded_file(std::string_view name);  // Made by hwprofiles/embed.cmake.
-}
 
 using config::Diagnostics;
 using nlohmann::json;
@@ -42,10 +38,8 @@ std::string newest(const nlohmann::ordered_json& row, const std::string& key) {
 }
 
 std::vector<ArgumentSpec> load_specs() {
-  const std::string* text = launch_data::embedded_file("megatron_arguments");
-  FW_CHECK(text != nullptr, "planner/launch/megatron_arguments.json is not embedded");
   std::vector<ArgumentSpec> specs;
-  const auto file = nlohmann::ordered_json::parse(*text);
+  const auto file = nlohmann::ordered_json::parse(launch_file("megatron_arguments"));
   for (const auto& [flag, row] : file.at("arguments").items()) {
     ArgumentSpec spec{.flag = flag,
                       .dest = newest(row, "dest"),

@@ -149,6 +149,11 @@ bool recomputes_random_in_graph(const Settings& s) {
                        (s.has("moe_input_jitter_eps") && recomputed("moe", "moe")));
 }
 
+bool mtp_without_rope(const Settings& s) {
+  const std::string position = s.text("position_embedding_type", "learned_absolute");
+  return s.integer("mtp_num_layers", 0) > 0 && position != "rope" && position != "none";
+}
+
 bool instances_do_not_divide(const Start& start) {
   const Settings& s = start.settings;
   const std::int64_t instances = s.integer("num_distributed_optimizer_instances", 1);
@@ -251,10 +256,12 @@ std::vector<ArgumentCheck> make_checks() {
        "--defer-embedding-wgrad-compute needs --pipeline-model-parallel-size above 1, gradient accumulation fusion and "
        "a "
        "--wgrad-deferral-limit of at least 0"},
+      {"pp.mtp_rope", "mtp_num_layers position_embedding_type", FW_IF(mtp_without_rope(s)),
+       "--mtp-num-layers needs --position-embedding-type rope or none", in_releases("0.17.1")},
+      // There --use-rotary-position-embeddings counts: arguments.py:991 comes before the check.
       {"pp.mtp_rope", "mtp_num_layers position_embedding_type",
-       FW_IF(s.integer("mtp_num_layers", 0) > 0 && s.text("position_embedding_type", "learned_absolute") != "rope" &&
-             s.text("position_embedding_type") != "none"),
-       "--mtp-num-layers needs --position-embedding-type rope or none"},
+       FW_IF(mtp_without_rope(s) && !s.on("use_rotary_position_embeddings")),
+       "--mtp-num-layers needs --position-embedding-type rope or none", in_releases("", "0.16.1")},
 
       // ---- Attention ----
       {"attn.mla_no_gqa", "multi_latent_attention group_query_attention",

@@ -12,28 +12,18 @@
 #include <set>
 #include <utility>
 
-#include "costmodel/check.h"
 #include "costmodel/config/number.h"
+#include "planner/launch/files.h"
 #include "planner/launch/frontend.h"
 #include "planner/launch/geometry.h"
 #include "planner/models/models.h"
 
 namespace foldwise::planner {
 
-namespace launch_data {
-[[nodiscard]] const std::string* embedded_file(std::string_view name);  // Made by hwprofiles/embed.cmake.
-}
-
 using config::Diagnostics;
 using nlohmann::json;
 
 namespace {
-
-json table_of(std::string_view name) {
-  const std::string* text = launch_data::embedded_file(name);
-  FW_CHECK(text != nullptr, "a table of planner/launch is not embedded");
-  return json::parse(*text);
-}
 
 std::vector<std::string> split(const std::string& text, char at) {
   std::vector<std::string> parts(1);
@@ -56,10 +46,13 @@ std::optional<Vocabulary> vocabulary_of_path(std::string path, const json& files
     if (const std::string model = published_model(path); !model.empty())
       return Vocabulary{.size = load_model(model).vocab_size,
                         .of = fmt::format("that of {}, whose tokenizer it names", model)};
-    std::string base = path.substr(path.find_last_of('/') + 1);
+    std::string base = base_of(path);
     std::ranges::transform(base, base.begin(), [](unsigned char c) { return static_cast<char>(std::tolower(c)); });
-    for (const auto& [name, row] : files.items())
-      if (base.starts_with(name)) return Vocabulary{.size = row.at("size"), .of = row.at("source").get<std::string>()};
+    std::string longest;
+    for (const auto& item : files.items())
+      if (base.starts_with(item.key()) && item.key().size() > longest.size()) longest = item.key();
+    if (!longest.empty())
+      return Vocabulary{.size = files.at(longest).at("size"), .of = files.at(longest).at("source").get<std::string>()};
     path.resize(path.find_last_of('/') == std::string::npos ? 0 : path.find_last_of('/'));
   }
   return std::nullopt;
@@ -78,7 +71,7 @@ std::string type_of_tokenizer(const Settings& s) {
 
 void add_vocabulary(Settings& s, std::vector<std::string>& notes) {
   if (s.has("vocab_size") || s.has("padded_vocab_size")) return;
-  static const json table = table_of("vocabularies");
+  static const json table = json::parse(launch_file("vocabularies"));
   const auto take = [&](std::int64_t size, const std::string& why) {
     s.set("vocab_size", size);
     notes.push_back(fmt::format("--vocab-size: {}, {}", size, why));
@@ -88,7 +81,9 @@ void add_vocabulary(Settings& s, std::vector<std::string>& notes) {
     return take(row->at("size"), fmt::format("a {}'s: {}", type, row->at("source").get<std::string>()));
   if (const auto found =
           vocabulary_of_path(s.text("tokenizer_model", s.text("tokenizer_name_or_path", "")), table.at("files")))
-    take(found->size, found->of);
+    return take(found->size, found->of);
+  if (const std::string model = model_but_for_vocabulary(s); !model.empty())
+    take(load_model(model).vocab_size, fmt::format("that of {}, whose other sizes these are", model));
 }
 
 namespace {
@@ -216,6 +211,29 @@ void complete_pattern(Settings& s, const std::string& file, Diagnostics& diagnos
   if (stages.size() > ranks) s.set("num_virtual_stages_per_pipeline_rank", stages.size() / ranks, line);
 }
 
+void complete_layers(Settings& s, std::vector<std::string>& notes) {
+  const std::vector<std::string> spec = s.names("spec");
+  if (spec.size() != 2 || is_hybrid(s) || spec.front().starts_with("megatron.")) return;
+  static const json rows = json::parse(launch_file("layer_specs")).at("rows");
+  const auto row = std::ranges::find_if(rows, [&](const json& known) { return known.at("spec") == spec.back(); });
+  const auto set = [&](const json& members) {
+    for (const auto& [dest, value] : members.items())
+      if (!s.has(dest)) s.set(dest, value, s.line("spec"));
+  };
+  if (row != rows.end()) {
+    const json by_size = row->value("by_size", json::object());
+    const auto sizes = by_size.find(fmt::format("{} x {}", layers_of(s), s.integer("hidden_size", 0)));
+    if (by_size.empty() || sizes != by_size.end()) {
+      set(row->value("set", json::object()));
+      if (sizes != by_size.end()) set(*sizes);
+      return notes.push_back(
+          fmt::format("--spec {} {}: {}", spec.front(), spec.back(), row->at("note").get<std::string>()));
+    }
+  }
+  notes.push_back(fmt::format("--spec {} {}: its layers are not read; priced as Megatron's own of these sizes",
+                              spec.front(), spec.back()));
+}
+
 void complete_batch(Settings& s, std::vector<std::string>& notes) {
   if (const std::string schedule = s.text("step_batch_size_schedule");
       !schedule.empty() && !s.has("global_batch_size")) {
@@ -223,10 +241,6 @@ void complete_batch(Settings& s, std::vector<std::string>& notes) {
     if (const auto batch = config::number_in<std::int64_t>(last.substr(0, last.find_last_not_of(' ') + 1)))
       s.set("global_batch_size", *batch, s.line("step_batch_size_schedule"));
   }
-  if (const std::vector<std::string> spec = s.names("spec");
-      spec.size() == 2 && !is_hybrid(s) && !spec.front().starts_with("megatron."))
-    notes.push_back(fmt::format("--spec {} {}: its layers are not read; priced as Megatron's own of these sizes",
-                                spec.front(), spec.back()));
   if (s.has("decoder_num_layers")) return;
   if (s.has("encoder_seq_length") && !s.has("seq_length")) s.set("seq_length", *s.find("encoder_seq_length"));
   const std::int64_t decoder = s.integer("decoder_seq_length", 0);
@@ -241,7 +255,7 @@ void complete_batch(Settings& s, std::vector<std::string>& notes) {
 namespace {
 
 const json& rows_not_modelled() {
-  static const json rows = table_of("not_modelled").at("rows");
+  static const json rows = json::parse(launch_file("not_modelled")).at("rows");
   return rows;
 }
 

@@ -22,8 +22,11 @@ void add_vocabulary(Settings& settings, std::vector<std::string>& notes);
 /// prediction; makes one of --hybrid-attention-ratio and --hybrid-mlp-ratio. Adds what is none to `diagnostics`.
 void complete_pattern(Settings& settings, const std::string& file, config::Diagnostics& diagnostics);
 
+/// Sets what layers of another program's are (--spec; layer_specs.json). Adds what it makes of them to `notes`.
+void complete_layers(Settings& settings, std::vector<std::string>& notes);
+
 /// Which length the decoder has where an encoder of images has one too, and the batch that a schedule ends with. Adds
-/// what it makes of them, and layers of another program's, to `notes`.
+/// what it makes of them to `notes`.
 void complete_batch(Settings& settings, std::vector<std::string>& notes);
 
 /// What is asked for and changes the cost of a step, but is not modelled (not_modelled.json).

@@ -12,6 +12,7 @@
 
 #include "costmodel/config/number.h"
 #include "planner/launch/complete.h"
+#include "planner/launch/files.h"
 #include "planner/launch/mapping.h"
 #include "planner/models/models.h"
 
@@ -82,7 +83,7 @@ Words own_words(const Started& started) {
   auto begin = started.words.begin() + static_cast<std::ptrdiff_t>(started.around);
   const auto end = started.words.end();
   if (begin == end) return {};
-  const std::string program = begin->substr(begin->find_last_of('/') + 1);
+  const std::string program = base_of(*begin);
   if (!program.starts_with("python") && program != "torchrun") return {begin, end};
   for (auto word = begin + 1; word != end; ++word) {
     if (*word == "-m" && end - word > 1) return {word + 2, end};
@@ -115,9 +116,10 @@ std::optional<Argument> argument_for(const std::string& dest, const Words& value
   return std::nullopt;
 }
 
-/// Of what is not read, what an import speaks of: the tokenizer, and what changes the cost and is not modelled.
+/// Of what is not read, what an import speaks of: the tokenizer, layers of another program's, and what changes the cost
+/// and is not modelled.
 bool is_told(const std::string& dest) {
-  return dest == "tokenizer_model" ||
+  return dest == "tokenizer_model" || dest == "spec" ||
          std::ranges::any_of(flags_of(dest), [](const ArgumentSpec* spec) { return is_not_modelled(spec->flag); });
 }
 
@@ -377,8 +379,7 @@ std::optional<Translated> translated(const Started& started, const std::map<std:
 }
 
 std::string published_model(const std::string& name) {
-  std::string base = name.substr(0, name.find_last_not_of('/') + 1);
-  base = base.substr(base.find_last_of('/') + 1);
+  const std::string base = base_of(name.substr(0, name.find_last_not_of('/') + 1));
   const std::vector<std::string> known = built_in_models();
   const std::string found = find_model(base, "");
   return std::ranges::find(known, found) != known.end() ? found : "";

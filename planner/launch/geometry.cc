@@ -7,6 +7,7 @@
 #include <cctype>
 #include <map>
 #include <optional>
+#include <set>
 #include <utility>
 #include <variant>
 
@@ -573,6 +574,25 @@ Settings settings_of_model(const ModelSpec& model, const Release& release, Diagn
 
 json model_of(const Settings& settings, const std::string& file, Diagnostics& diagnostics) {
   return ModelReader(settings, file, diagnostics).read();
+}
+
+std::string model_but_for_vocabulary(const Settings& settings) {
+  static const std::set<std::int64_t> sizes = [] {
+    std::set<std::int64_t> all;
+    for (const std::string& name : built_in_models()) all.insert(load_model(name).vocab_size);
+    return all;
+  }();
+  std::string found;
+  for (const std::int64_t size : sizes) {
+    Settings sized = settings;
+    sized.set("vocab_size", size);
+    Diagnostics unsaid;
+    const json model = model_of(sized, "", unsaid);
+    if (!unsaid.ok() || !model.is_string()) continue;
+    if (!found.empty()) return "";
+    found = model;
+  }
+  return found;
 }
 
 std::int64_t layers_of(const Settings& settings) {

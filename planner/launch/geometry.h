@@ -20,6 +20,10 @@ namespace foldwise::planner {
 [[nodiscard]] nlohmann::json model_of(const Settings& settings, const std::string& file,
                                       config::Diagnostics& diagnostics);
 
+/// The built-in model that these settings build if their vocabulary, which they do not say, is its own; empty: none, or
+/// models of several vocabularies.
+[[nodiscard]] std::string model_but_for_vocabulary(const Settings& settings);
+
 /// Number of decoder layers.
 [[nodiscard]] std::int64_t layers_of(const Settings& settings);
 

@@ -15,6 +15,7 @@
 #include "planner/launch/complete.h"
 #include "planner/launch/dump.h"
 #include "planner/launch/export.h"
+#include "planner/launch/files.h"
 #include "planner/launch/frontend.h"
 #include "planner/launch/geometry.h"
 #include "planner/launch/mapping.h"
@@ -60,7 +61,7 @@ std::size_t program_end(const Started& started) {
 std::string program_of(const Started& started) {
   const std::size_t end = program_end(started);
   const std::string word = end > 0 && end <= started.words.size() ? started.words[end - 1] : "";
-  return word.ends_with(".py") ? word.substr(word.find_last_of('/') + 1) : "";
+  return word.ends_with(".py") ? base_of(word) : "";
 }
 
 /// The value of an option of torchrun or srun, in any of its spellings: the innermost program's.
@@ -120,6 +121,28 @@ std::map<std::string, int> flag_lines(const std::string& text) {
   return lines;
 }
 
+/// A start of Primus' command, with what the experiment that it names comes to before its own words; any other as it
+/// is. `folder`: of the script.
+Started with_experiment(const Started& started, const std::string& folder) {
+  const auto text = started.environment.find("EXPERIMENT_TEXT"), file = started.environment.find("EXPERIMENT_FILE");
+  if (started.words.size() <= started.around || started.words[started.around] != "primus" ||
+      text == started.environment.end() || file == started.environment.end())
+    return started;
+  Diagnostics diagnostics;
+  const auto experiment = read_primus_yaml(text->second, file->second, folder, started.environment, diagnostics);
+  diagnostics.throw_if_any();
+  if (!experiment) return started;
+  Started result = started;
+  const std::size_t behind = started.around + 3;  // primus train pretrain
+  const auto own = started.words.begin() + static_cast<std::ptrdiff_t>(std::min(behind, started.words.size()));
+  result.words.assign(started.words.begin(), started.words.begin() + static_cast<std::ptrdiff_t>(started.around));
+  result.words.insert(result.words.end(), experiment->words.begin(), experiment->words.end());
+  result.words.insert(result.words.end(), own, started.words.end());
+  result.environment.erase("EXPERIMENT_TEXT");
+  result.environment.erase("EXPERIMENT_FILE");
+  return result;
+}
+
 /// Of a start, in Megatron's flags; empty: it has none.
 std::vector<Argument> arguments_of(const Started& started, const std::map<std::string, int>& lines) {
   if (std::optional<Translated> front_end = translated(started, lines)) return std::move(front_end->arguments);
@@ -162,7 +185,8 @@ LaunchCommand command_of(const Started& started, std::vector<Argument> arguments
                        .defaults = {},
                        .fields = nlohmann::json::object(),
                        .program = program_of(started),
-                       .notes = {}};
+                       .notes = {},
+                       .outgrown = {}};
   for (const auto& [name, value] : runtime_environment(started)) result.environment[name] = value;
   if (std::optional<Translated> front_end = translated(started, lines)) {
     result.environment.insert(front_end->environment.begin(), front_end->environment.end());
@@ -192,6 +216,7 @@ struct Source {
   json fields = json::object();      ///< Of the run file, that a front end says.
   std::string program;               ///< The script that Python runs; empty: not known.
   const Release* release = nullptr;  ///< That knows the arguments.
+  std::string outgrown;              ///< The call of a script that is shown, and does not fit it any more.
 };
 
 /// The release that an export of ours names in its head; null: the text is none.
@@ -268,6 +293,7 @@ Source read_source(const std::string& text, const std::string& file, const Impor
     command = read_launch_command(text, file, request);
   }
   source.notes = std::move(command.notes);
+  source.outgrown = std::move(command.outgrown);
   source.environment = command.environment;
   source.num_gpus = command.num_gpus;
   source.defaults = command.defaults;
@@ -298,6 +324,7 @@ void read_arguments(Source& source, const Release& release, const std::string& f
     return std::ranges::find(left_out.flags, argument.flag) != left_out.flags.end();
   });
   complete_pattern(source.settings, file, diagnostics);
+  complete_layers(source.settings, source.notes);
   complete_batch(source.settings, source.notes);
   for (const Argument& argument : source.arguments) {
     const ArgumentSpec* spec = find_flag(argument.flag);
@@ -362,7 +389,9 @@ void add_global_batch(const Source& source, std::int64_t num_gpus, StatedFields&
 LaunchCommand read_launch_command(const std::string& text, const std::string& file, const ImportRequest& request) {
   Diagnostics diagnostics;
   const std::map<std::string, int> lines = flag_lines(text);
-  const ArgumentsOf arguments = [&](const Started& started) { return arguments_of(started, lines); };
+  const ArgumentsOf arguments = [&](const Started& started) {
+    return arguments_of(with_experiment(started, request.folder), lines);
+  };
   ScriptQuestion question{.text = text,
                           .file = file,
                           .folder = request.folder,
@@ -390,7 +419,9 @@ LaunchCommand read_launch_command(const std::string& text, const std::string& fi
         fmt::format("it starts {} runs with other arguments each; this is the {}. of them: --start N names another",
                     found.starts.size(), wanted));
   ScriptStart& start = found.starts[wanted - 1];
-  LaunchCommand result = command_of(start.started, std::move(start.arguments), lines, question.gpus_per_node);
+  LaunchCommand result = command_of(with_experiment(start.started, request.folder), std::move(start.arguments), lines,
+                                    question.gpus_per_node);
+  result.outgrown = std::move(found.outgrown);
   result.notes.insert(result.notes.begin(), found.notes.begin(), found.notes.end());
   for (const auto& [name, value] : request.variables) result.environment[name] = value;
   return result;
@@ -446,6 +477,7 @@ Imported import_launch(const std::string& bytes, const std::string& file, const 
   if (!num_gpus) diagnostics.error({file, 0, "num_gpus"}, "the file does not say how many ranks start: give --gpus N");
   const Release& newest = request.release != nullptr ? *request.release : release_of(read.arguments);
   if (Source arguments = read; read.kind == Source::Kind::kScript) read_arguments(arguments, newest, file, diagnostics);
+  if (!diagnostics.ok() && !read.outgrown.empty()) diagnostics.error({file, 0, ""}, read.outgrown);
   diagnostics.throw_if_any();
 
   const std::string named = request.model.empty() ? read.model : model_meant(request.model);

@@ -57,6 +57,7 @@ struct LaunchCommand {
   nlohmann::json fields = nlohmann::json::object();  ///< Of the run file, that a front end says.
   std::string program;                               ///< The script that Python runs; empty: not known.
   std::vector<std::string> notes;
+  std::string outgrown;  ///< Why the call of a script that is shown does not say all; empty: it does.
 };
 [[nodiscard]] LaunchCommand read_launch_command(const std::string& text, const std::string& file,
                                                 const ImportRequest& request);

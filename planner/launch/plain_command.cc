@@ -8,6 +8,7 @@
 #include <string_view>
 #include <utility>
 
+#include "planner/launch/files.h"
 #include "planner/launch/script.h"
 
 // Texts that no shell has to read.
@@ -73,7 +74,7 @@ Lines lines_of(std::string_view text) {
 bool is_flag(const std::string& word) { return word.starts_with("--") && word.size() > 2; }
 
 bool is_python(const std::string& word) {
-  const std::string base = word.substr(word.find_last_of('/') + 1);
+  const std::string base = base_of(word);
   return base == "torchrun" || (base.starts_with("python") && base.find_first_of(" =") == std::string::npos);
 }
 

@@ -1,5 +1,6 @@
 #include "planner/launch/quote.h"
 
+#include <algorithm>
 #include <cctype>
 #include <stdexcept>
 #include <string_view>
@@ -46,7 +47,6 @@ std::string comment_text(const std::string& text) {
   return quoted.substr(1, quoted.size() - 2);
 }
 
-/// each.
 std::string with_placeholders(const std::string& script, std::set<std::string>& found) {
   const auto is_name = [](char c) { return std::isalnum(static_cast<unsigned char>(c)) != 0 || c == '_' || c == '-'; };
   const auto ends_word = [](char c) {
@@ -55,6 +55,19 @@ std::string with_placeholders(const std::string& script, std::set<std::string>& 
   std::string result;
   std::size_t done = 0;
   for (std::size_t at = script.find('<'); at != std::string::npos; at = script.find('<', at + 1)) {
+    if (at < done) continue;
+    // NAME="<some folder>": quoted here, but perhaps not where the variable is used.
+    if (const std::size_t close = script.find_first_of("<>\"'\n", at + 1);
+        at > 1 && script[at - 1] == '"' && script[at - 2] == '=' && close < script.size() - 1 && close > at + 1 &&
+        script.compare(close, 2, ">\"") == 0) {
+      const std::string placeholder = script.substr(at, close + 1 - at);
+      found.insert(placeholder);
+      std::string text = placeholder.substr(1, placeholder.size() - 2);
+      std::ranges::replace(text, ' ', '-');
+      result += script.substr(done, at - done) + text;
+      done = close + 1;
+      continue;
+    }
     if (at == 0 || std::string_view("=:/").find(script[at - 1]) == std::string_view::npos) continue;
     std::size_t end = at + 1;
     while (end < script.size() && is_name(script[end])) ++end;

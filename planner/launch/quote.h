@@ -17,8 +17,8 @@ namespace foldwise::planner {
 /// For a comment, of either: on one line, with line breaks and other control characters as "\n" and "\u0007".
 [[nodiscard]] std::string comment_text(const std::string& text);
 
-/// A script in which `NAME=<YOUR_TOKEN>`, which its reader is to replace, is a text: bash takes it for two
-/// redirections. `found` gets each.
+/// A script in which `NAME=<YOUR_TOKEN>` and `NAME="<some folder>"`, which its reader is to replace, are texts: bash
+/// takes them for two redirections, there or where the variable is used. `found` gets each.
 [[nodiscard]] std::string with_placeholders(const std::string& script, std::set<std::string>& found);
 
 }  // namespace foldwise::planner

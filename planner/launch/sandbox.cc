@@ -25,14 +25,10 @@
 #include <system_error>
 #include <utility>
 
-#include "costmodel/check.h"
+#include "planner/launch/files.h"
 #include "planner/launch/temporary_folder.h"
 
 namespace foldwise::planner {
-
-namespace launch_data {
-[[nodiscard]] const std::string* embedded_file(std::string_view name);  // Made by hwprofiles/embed.cmake.
-}
 
 namespace {
 
@@ -66,12 +62,6 @@ class Descriptor {
   int number_;
 };
 
-const std::string& data_file(std::string_view name) {
-  const std::string* text = launch_data::embedded_file(name);
-  FW_CHECK(text != nullptr, "a file of planner/launch/sandbox is not embedded");
-  return *text;
-}
-
 void write_file(const fs::path& path, std::string_view text) {
   std::ofstream out(path, std::ios::binary);
   out.write(text.data(), static_cast<std::streamsize>(text.size()));
@@ -85,21 +75,21 @@ std::string read_file(const fs::path& path) {
 
 std::vector<std::string> stand_in_names() {
   std::vector<std::string> names;
-  std::istringstream in(data_file("programs.txt"));
+  std::istringstream in(launch_file("programs.txt"));
   for (std::string name; std::getline(in, name);) names.push_back(name);
   return names;
 }
 
 /// What is bound into the sandbox as its own folder.
 void write_own_files(const SandboxRequest& request, const fs::path& own) {
-  for (const char* name : {"runner", "prelude"}) write_file(own / name, data_file(fmt::format("{}.sh", name)));
-  write_file(own / "stand_in", data_file("stand_in.sh"));
+  for (const char* name : {"runner", "prelude"}) write_file(own / name, launch_file(fmt::format("{}.sh", name)));
+  write_file(own / "stand_in", launch_file("stand_in.sh"));
   fs::permissions(own / "stand_in", fs::perms::owner_all | fs::perms::group_exec | fs::perms::others_exec,
                   fs::perm_options::add);
   write_file(own / "script", request.text);
   for (const char* name : {"starts", "trace", "python3"}) write_file(own / name, "");
   fs::create_directory(own / "modules");
-  write_file(own / "modules" / "torch.py", data_file("torch_stand_in.py"));
+  write_file(own / "modules" / "torch.py", launch_file("torch_stand_in.py"));
   fs::create_directory(own / "bin");
   for (const std::string& name : stand_in_names()) fs::create_symlink("../stand_in", own / "bin" / name);
   std::string made;
@@ -116,8 +106,9 @@ using Words = std::vector<std::string>;
 void add(Words& words, std::initializer_list<std::string> more) { words.insert(words.end(), more); }
 
 /// A folder whose entries are read-only, and to which others can be added: a folder of the sandbox with each of them
-/// bound. What is hidden stays hidden: settings and keys.
+/// bound; a program of a cluster among them is its stand-in. What is hidden stays hidden: settings and keys.
 void show_entries(const fs::path& folder, const fs::path& but, bool only_files, Words& words) {
+  static const std::vector<std::string> stand_ins = stand_in_names();
   std::error_code ignored;
   Words binds;
   std::size_t count = 0;
@@ -127,6 +118,9 @@ void show_entries(const fs::path& folder, const fs::path& but, bool only_files, 
     if (++count > kMostEntries) break;
     if (entry.is_symlink(ignored) && !only_files)
       add(binds, {"--symlink", fs::read_symlink(entry.path(), ignored).string(), path});
+    else if (entry.is_regular_file(ignored) && !path.starts_with("/usr/") &&
+             std::ranges::find(stand_ins, base_of(path)) != stand_ins.end())
+      add(binds, {"--symlink", std::string(kOwn) + "/stand_in", path});
     else if (entry.is_regular_file(ignored) || (!only_files && entry.is_directory(ignored)))
       add(binds, {"--ro-bind-try", path, path});
   }

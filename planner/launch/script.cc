@@ -15,6 +15,7 @@
 #include <string_view>
 #include <utility>
 
+#include "planner/launch/files.h"
 #include "planner/launch/quote.h"
 #include "planner/launch/usage.h"
 
@@ -26,8 +27,6 @@ namespace {
 
 namespace fs = std::filesystem;
 using Words = std::vector<std::string>;
-
-std::string base_of(const std::string& path) { return path.substr(path.find_last_of('/') + 1); }
 
 /// Set by a shell itself, or by us.
 bool is_shells(const std::string& name) {
@@ -160,8 +159,9 @@ void choose_tree(const ScriptQuestion& question, SandboxRequest& request) {
 /// Runs a script, and mends what it misses, until it starts something.
 class Evaluation {
  public:
-  Evaluation(const ScriptQuestion& question, const ArgumentsOf& arguments_of)
-      : question_(question), arguments_of_(arguments_of) {
+  /// `call`: the one of those that are shown somewhere whose arguments it takes where it gets none and needs some.
+  Evaluation(const ScriptQuestion& question, const ArgumentsOf& arguments_of, std::size_t call)
+      : question_(question), arguments_of_(arguments_of), call_(call) {
     request_.text = with_placeholders(question.text, placeholders_);
     request_.arguments = question.arguments;
     request_.around = sbatch_words(question.text);
@@ -196,6 +196,9 @@ class Evaluation {
                                                              : " is not here: taken is " + path.target));
     return found;
   }
+
+  /// The call that it took; nothing: none.
+  [[nodiscard]] const std::optional<ShownCall>& shown() const { return shown_; }
 
   void no_sandbox(const std::string& why, Diagnostics& diagnostics) const {
     diagnostics.error(
@@ -273,9 +276,12 @@ class Evaluation {
   /// The arguments of the call that is shown somewhere, of a script that got none and needs some.
   bool take_shown_call() {
     if (shown_ || !question_.arguments.empty()) return false;
-    shown_ = shown_call(question_.text, question_.folder, base_of(question_.file));
-    if (!shown_) return false;
+    std::vector<ShownCall> calls = shown_calls(question_.text, question_.folder, base_of(question_.file));
+    if (call_ >= calls.size()) return false;
+    shown_ = std::move(calls[call_]);
     request_.arguments = shown_->arguments;
+    for (const auto& [name, value] : shown_->variables)
+      if (!question_.variables.contains(name)) request_.environment[name] = value;
     std::erase_if(unset_, [](const Unset& unset) { return unset.position() > 0; });
     return true;
   }
@@ -348,7 +354,17 @@ class Evaluation {
   bool find_beside(const std::string& path) {
     const fs::path file = path.starts_with('/') ? fs::path(path) : fs::path(request_.folder) / path;
     return !request_.tree.empty() && !request_.only_files &&
-           (widen(file.lexically_normal()) || take_elsewhere(file.lexically_normal()));
+           (widen(file.lexically_normal()) || widen_to(path) || take_elsewhere(file.lexically_normal()));
+  }
+
+  /// Likewise, for a file that it names from a folder above, where it has gone.
+  bool widen_to(const std::string& path) {
+    std::error_code ignored;
+    if (path.starts_with('/')) return false;
+    fs::path up = fs::path(request_.tree).parent_path();
+    for (std::size_t i = 0; i < kMostFolders && !holds_more(up); ++i, up = up.parent_path())
+      if (fs::is_regular_file(up / path, ignored)) return request_.tree = up.string(), true;
+    return false;
   }
 
   /// What the script said is missing, or cannot be written; else what it asked for last before it ended.
@@ -542,6 +558,9 @@ class Evaluation {
       Words programs;
       for (const Started& started : result_.starts) {
         std::string name = started.words.size() > started.around ? base_of(started.words[started.around]) : "";
+        const auto module =
+            std::find(started.words.begin() + static_cast<std::ptrdiff_t>(started.around), started.words.end(), "-m");
+        if (started.words.end() - module > 1) name += " -m " + module[1];
         if (std::ranges::find(programs, name) == programs.end() && programs.size() < 5) programs.push_back(name);
       }
       why += fmt::format(" (it starts {})", fmt::join(programs, ", "));
@@ -558,6 +577,7 @@ class Evaluation {
 
   const ScriptQuestion& question_;
   const ArgumentsOf& arguments_of_;
+  std::size_t call_;
   std::set<std::string> placeholders_;
   SandboxRequest request_;
   SandboxResult result_;
@@ -569,11 +589,49 @@ class Evaluation {
 
 }  // namespace
 
+namespace {
+
+/// Whether the first of the starts says what Megatron's parser asks for.
+bool is_whole(const ScriptStarts& found) {
+  if (found.starts.empty()) return false;
+  const std::vector<Argument>& arguments = found.starts.front().arguments;
+  if (std::ranges::any_of(arguments, [](const Argument& argument) {
+        return !argument.values.empty() && argument.values.front().starts_with('$');
+      }))
+    return false;
+  Diagnostics mistakes;
+  std::vector<Argument> unknown;
+  (void)parse_arguments(arguments, "", newest_release(), mistakes, unknown);
+  return mistakes.ok();
+}
+
+}  // namespace
+
 ScriptStarts starts_of(const ScriptQuestion& question, const ArgumentsOf& arguments_of, Diagnostics& diagnostics) {
-  Evaluation evaluation(question, arguments_of);
-  if (question.sandbox) return evaluation.run(diagnostics);
-  evaluation.no_sandbox("none was asked for", diagnostics);
-  return {};
+  Evaluation evaluation(question, arguments_of, 0);
+  if (!question.sandbox) {
+    evaluation.no_sandbox("none was asked for", diagnostics);
+    return {};
+  }
+  ScriptStarts found = evaluation.run(diagnostics);
+  if (!evaluation.shown() || is_whole(found)) return found;
+  // A call that the script has outgrown: perhaps another one that is shown still fits.
+  constexpr std::size_t kMostCalls = 4;
+  for (std::size_t call = 1; call < kMostCalls; ++call) {
+    Evaluation other(question, arguments_of, call);
+    Diagnostics mistakes;
+    ScriptStarts others = other.run(mistakes);
+    if (!other.shown()) break;
+    if (!mistakes.ok() || !is_whole(others)) continue;
+    diagnostics = {};
+    return others;
+  }
+  if (diagnostics.ok())
+    found.outgrown = fmt::format(
+        "it was read with the arguments of {} (\"{}\"), which it has outgrown: give others "
+        "behind --",
+        evaluation.shown()->where, fmt::join(evaluation.shown()->arguments, " "));
+  return found;
 }
 
 }  // namespace foldwise::planner

@@ -35,6 +35,7 @@ struct ScriptStart {
 struct ScriptStarts {
   std::vector<ScriptStart> starts;  ///< Each of other arguments.
   std::vector<std::string> notes;   ///< What was taken to be there, and was not set.
+  std::string outgrown;             ///< The call that is shown gives no whole start: which one; empty: it does.
 };
 
 /// What a start's words say in Megatron's arguments; empty: it starts no training.

@@ -3,12 +3,17 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cctype>
 #include <filesystem>
 #include <fstream>
 #include <iterator>
-#include <regex>
+#include <optional>
 #include <sstream>
+#include <string_view>
 #include <system_error>
+#include <utility>
+
+#include "planner/launch/files.h"
 
 namespace foldwise::planner {
 
@@ -60,40 +65,64 @@ CallLine call_line(const std::string& line) {
   return result;
 }
 
-/// `comments`: only lines that begin with #.
-std::optional<ShownCall> call_in(const std::string& text, const std::string& name, bool comments) {
+bool is_name(const std::string& word) {
+  return !word.empty() && std::isdigit(static_cast<unsigned char>(word.front())) == 0 &&
+         std::ranges::all_of(word, [](unsigned char c) { return std::isalnum(c) != 0 || c == '_'; });
+}
+
+/// Nothing: the words call another program, or without an argument.
+std::optional<ShownCall> call_of(const std::vector<std::string>& words, const std::string& name) {
+  ShownCall call;
+  auto word = words.begin();
+  const auto is = [&](std::string_view text) { return word != words.end() && *word == text; };
+  if (is("$")) ++word;
+  for (; word != words.end(); ++word) {
+    const std::size_t equals = word->find('=');
+    if (equals == std::string::npos || !is_name(word->substr(0, equals))) break;
+    call.variables[word->substr(0, equals)] = word->substr(equals + 1);
+  }
+  const bool by_shell = is("sh") || is("bash");
+  if (by_shell) ++word;
+  if (word == words.end() || base_of(*word) != name) return std::nullopt;
+  if (!by_shell && word->find('/') == std::string::npos) return std::nullopt;  // Speaks of it.
+  call.arguments.assign(word + 1, words.end());
+  return call.arguments.empty() ? std::nullopt : std::optional(call);
+}
+
+/// `comments`: only lines that begin with #. `where`: of the text, before the line.
+void add_calls(const std::string& text, const std::string& name, bool comments, const std::string& where,
+               std::vector<ShownCall>& calls) {
   std::istringstream in(text);
-  std::optional<ShownCall> call;
-  int number = 0;
+  std::vector<std::string> words;  // Of a command, whose lines are joined behind a backslash.
+  int number = 0, begun = 0;
+  const auto end_command = [&] {
+    std::optional<ShownCall> call = call_of(words, name);
+    words.clear();
+    if (!call || std::ranges::find(calls, call->arguments, &ShownCall::arguments) != calls.end()) return;
+    call->where = fmt::format("{}line {}", where, begun);
+    calls.push_back(std::move(*call));
+  };
   for (std::string line; std::getline(in, line);) {
     ++number;
     if (line.size() > 8192) continue;
     const std::size_t begin = line.find_first_not_of(comments && line.starts_with('#') ? "# \t" : " \t");
     if (begin == std::string::npos || (comments && !line.starts_with('#'))) {
-      if (call) break;
+      end_command();
       continue;
     }
-    line.erase(0, begin);
-    if (!call) {
-      static const std::regex command(R"((?:\$ )?(?:sh|bash) (?:\S*/)?([\w.-]+\.sh)((?:\s[^\n]*)?))");
-      std::smatch found;
-      if (!std::regex_match(line, found, command) || found[1] != name) continue;
-      call = ShownCall{.arguments = {}, .where = fmt::format("line {}", number)};
-      line = found[2];
-    }
-    CallLine words = call_line(line);
-    call->arguments.insert(call->arguments.end(), words.words.begin(), words.words.end());
-    if (words.goes_on && !words.ends) continue;
-    if (!call->arguments.empty()) break;
-    call.reset();
+    const CallLine more = call_line(line.substr(begin));
+    if (words.empty()) begun = number;
+    words.insert(words.end(), more.words.begin(), more.words.end());
+    if (!more.goes_on || more.ends) end_command();
   }
-  return call && !call->arguments.empty() ? call : std::nullopt;
+  end_command();
 }
 
 }  // namespace
 
-std::optional<ShownCall> shown_call(const std::string& text, const std::string& folder, const std::string& name) {
-  if (std::optional<ShownCall> call = call_in(text, name, /*comments=*/true)) return call;
+std::vector<ShownCall> shown_calls(const std::string& text, const std::string& folder, const std::string& name) {
+  std::vector<ShownCall> calls;
+  add_calls(text, name, /*comments=*/true, "", calls);
   constexpr std::uintmax_t kMostBytes = 1U << 20U;
   constexpr std::size_t kMostFiles = 16;
   std::error_code error;
@@ -107,12 +136,9 @@ std::optional<ShownCall> shown_call(const std::string& text, const std::string& 
   for (const fs::path& file : files) {
     std::ifstream in(file);
     const std::string shown{std::istreambuf_iterator<char>(in), {}};
-    if (std::optional<ShownCall> call = call_in(shown, name, /*comments=*/false)) {
-      call->where = fmt::format("{}, {}", file.filename().string(), call->where);
-      return call;
-    }
+    add_calls(shown, name, /*comments=*/false, file.filename().string() + ", ", calls);
   }
-  return std::nullopt;
+  return calls;
 }
 
 }  // namespace foldwise::planner

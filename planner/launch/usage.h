@@ -1,5 +1,5 @@
 #pragma once
-#include <optional>
+#include <map>
 #include <string>
 #include <vector>
 
@@ -7,13 +7,14 @@
 namespace foldwise::planner {
 
 struct ShownCall {
-  std::vector<std::string> arguments;
-  std::string where;  ///< "line 2" or "README.md, line 129".
+  std::map<std::string, std::string> variables;  ///< Set for this call: "TP=1 ./finetune.sh ...".
+  std::vector<std::string> arguments;            ///< One or more.
+  std::string where;                             ///< "line 2" or "README.md, line 129".
 };
 
-/// The first call of `name` ("sh run.sh dsw 7B 1 ...") in a comment of `text`, else in a file of `folder` (empty: none
-/// is looked at).
-[[nodiscard]] std::optional<ShownCall> shown_call(const std::string& text, const std::string& folder,
-                                                  const std::string& name);
+/// The calls of `name` ("sh run.sh dsw 7B 1 ...", "./run.sh 7B") in comments of `text`, then in the files of `folder`
+/// (empty: none is looked at), each of other arguments once.
+[[nodiscard]] std::vector<ShownCall> shown_calls(const std::string& text, const std::string& folder,
+                                                 const std::string& name);
 
 }  // namespace foldwise::planner

@@ -13,16 +13,12 @@
 #include <system_error>
 #include <utility>
 
-#include "costmodel/check.h"
 #include "costmodel/config/input_file.h"
 #include "costmodel/config/output_file.h"
+#include "planner/launch/files.h"
 #include "planner/launch/temporary_folder.h"
 
 namespace foldwise::planner {
-
-namespace launch_data {
-[[nodiscard]] const std::string* embedded_file(std::string_view name);  // Made by hwprofiles/embed.cmake.
-}
 
 namespace fs = std::filesystem;
 using nlohmann::json;
@@ -76,12 +72,10 @@ Verdict verdict_of(const Launch& launch, const Run& run, const std::string& mega
                                 fmt::format("expected a folder of Megatron-LM, found no megatron/training/arguments.py "
                                             "in {}",
                                             megatron)}});
-  const std::string* script = launch_data::embedded_file("check_arguments.py");
-  FW_CHECK(script != nullptr, "planner/launch/check_arguments.py is not embedded");
   const TemporaryFolder folder;
   const fs::path program = folder.path() / "check_arguments.py", request = folder.path() / "request.json",
                  answer = folder.path() / "answer.json";
-  config::write_output_file(program, *script);
+  config::write_output_file(program, launch_file("check_arguments.py"));
   config::write_output_file(request, request_of(launch, run, megatron).dump());
   const int status = run_words({python, program.string(), request.string(), answer.string()});
   if (status != 0 || !fs::exists(answer))

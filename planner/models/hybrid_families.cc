@@ -1,5 +1,6 @@
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cmath>
 #include <string>
 #include <utility>
@@ -153,6 +154,8 @@ void read_mamba_hybrid(ConfigReader& c) {
   // A model without experts may state 0 or 1.
   const bool experts = c.in.integer_or("num_experts", 0, 0, kMaxExperts) > 1;
   const auto types = c.in.strings("layer_types");
+  const auto listed = c.in.integers("attn_layer_indices", 0, kMaxLayers);
+  const bool both = c.in.boolean_or("parallel_mixers", false);  // Falcon-H1: both in every layer, side by side.
   const std::int64_t period = c.in.integer_or("attn_layer_period", 8, 1, kMaxLayers),
                      offset = c.in.integer_or("attn_layer_offset", 4, 0, kMaxLayers),
                      expert_period = c.in.integer_or("expert_layer_period", 1, 1, kMaxLayers),
@@ -174,10 +177,12 @@ void read_mamba_hybrid(ConfigReader& c) {
   const std::int32_t of_mamba = c.mixer(mamba), of_attention = c.mixer(c.gqa);
   for (std::size_t i = 0; i < c.layers; ++i) {
     const auto number = static_cast<std::int64_t>(i);
-    const bool attention =
-        types ? (*types)[i] == "attention" || (*types)[i] == "full_attention" : number % period == offset;
+    const bool attention = types    ? (*types)[i] == "attention" || (*types)[i] == "full_attention"
+                           : listed ? std::find(listed->begin(), listed->end(), number) != listed->end()
+                                    : number % period == offset;
     const bool moe = experts && number % expert_period == expert_offset;
-    c.spec.layers.push_back({.mixer = attention ? of_attention : of_mamba, .mlp = MlpKind::kNone});
+    if (both) c.spec.layers.push_back({.mixer = of_mamba, .mlp = MlpKind::kNone});
+    c.spec.layers.push_back({.mixer = attention || both ? of_attention : of_mamba, .mlp = MlpKind::kNone});
     c.spec.layers.push_back({.mixer = costmodel::kNoMixer, .mlp = moe ? MlpKind::kMoe : MlpKind::kDense});
   }
 }

@@ -110,16 +110,55 @@ std::string language_model(const json& root) {
   return "";
 }
 
-/// Reads `root`: the document's root, or a copy with some keys replaced.
-ModelSpec read_root(const Document& document, const nlohmann::json& root, const std::string& name,
-                    Diagnostics& diagnostics) {
+/// Says nothing, or switches something off.
+bool is_inactive(const json& value) {
+  return value.is_null() || value == false || value == 0 || (value.is_string() && value.get<std::string>().empty()) ||
+         (value.is_structured() && value.empty());
+}
+
+/// Whether a key was meant to be a known one: the message names that, and the two differ in their last letter alone.
+bool is_almost(const std::string& key, const std::string& message) {
+  constexpr std::string_view kHint = "; the nearest known key is \"";
+  const std::size_t hint = message.find(kHint);
+  if (hint == std::string::npos) return false;
+  const std::string known = message.substr(hint + kHint.size(), message.size() - hint - kHint.size() - 1);
+  const auto common = static_cast<std::size_t>(std::ranges::mismatch(key, known).in1 - key.begin());
+  return common + 1 >= std::max(key.size(), known.size());
+}
+
+/// A published file (transformers writes "architectures" into each) of a family that is known may have keys that the
+/// family's row does not list. One that is switched off is none; others are named, and widen the interval. Keys of
+/// `overrides`, and what is almost a known key, are mistakes.
+void judge_unknown_keys(const json& root, const json& overrides, const Diagnostics& found, ModelSpec& spec,
+                        Diagnostics& diagnostics) {
+  std::vector<std::string> active;
+  bool tolerable = root.contains("architectures");
+  for (const config::Diagnostic& mistake : found.list()) {
+    const json::json_pointer at(mistake.where.field);
+    const std::string key = at.empty() ? "" : at.back();
+    tolerable &= mistake.message.starts_with("unknown key") && !is_almost(key, mistake.message) &&
+                 !overrides.contains(key) && root.contains(at);
+    if (tolerable && !is_inactive(root.at(at))) active.push_back(key);
+  }
+  if (!tolerable)
+    for (const config::Diagnostic& mistake : found.list()) diagnostics.error(mistake.where, mistake.message);
+  if (!tolerable || active.empty()) return;
+  spec.notes.lines.push_back(fmt::format("not read: {}", fmt::join(active, ", ")));
+  spec.approximated.emplace_back("keys that are not read");
+}
+
+/// Reads `root`, which is `document`'s root or a copy of it with the keys of `overrides` replaced.
+ModelSpec read_root(const Document& document, const nlohmann::json& root, const json& overrides,
+                    const std::string& name, Diagnostics& diagnostics) {
   ModelSpec spec;
   spec.name = name;
+  Diagnostics found;
   ObjectReader outer(document, root, "", diagnostics);
   if (!root.is_object()) return spec;
   const std::string place = language_model(root);
   if (place.empty()) {
-    read_config(outer, spec, diagnostics);
+    read_config(outer.reporting_to(found), spec, found);
+    judge_unknown_keys(root, overrides, found, spec, diagnostics);
     return spec;
   }
   const json::json_pointer pointer(place);
@@ -127,7 +166,8 @@ ModelSpec read_root(const Document& document, const nlohmann::json& root, const 
   // Keys that Hugging Face states only for the whole model.
   for (const char* key : {"tie_word_embeddings", "model_type"})
     if (!text.contains(key) && root.contains(key)) text[key] = root.at(key);
-  read_config({document, text, place, diagnostics}, spec, diagnostics);
+  read_config({document, text, place, found}, spec, found);
+  judge_unknown_keys(root, overrides, found, spec, diagnostics);
   std::vector<std::string> others;
   for (const auto& item : root.items())
     if (item.value().is_object() && item.key().ends_with("_config") && item.key() != "text_config" &&
@@ -181,7 +221,7 @@ std::string find_model(const std::string& name, const std::string& beside) {
 }
 
 ModelSpec read_huggingface(const Document& document, const std::string& name, Diagnostics& diagnostics) {
-  return read_root(document, document.root(), name, diagnostics);
+  return read_root(document, document.root(), json::object(), name, diagnostics);
 }
 
 namespace {
@@ -218,7 +258,7 @@ ModelSpec load_document(const Document& document, const std::string& name, const
   nlohmann::json& target = root.at(json::json_pointer(place));
   if (target.is_object())
     for (const auto& [key, value] : overrides->items()) target[key] = value;
-  ModelSpec spec = read_root(document, root, name, diagnostics);
+  ModelSpec spec = read_root(document, root, *overrides, name, diagnostics);
   Diagnostics placed;
   for (const config::Diagnostic& diagnostic : diagnostics.list()) {
     std::string field = diagnostic.where.field;

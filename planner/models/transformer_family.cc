@@ -20,6 +20,7 @@ using costmodel::MlpKind;
 
 constexpr const char* kWindow = "sliding_attention";
 constexpr const char* kLinear = "linear_attention";
+constexpr const char* kConvolution = "conv";
 
 /// Kinds of attention in a model.
 struct Attention {
@@ -165,6 +166,7 @@ class AttentionLayers {
       : c_(c),
         types_(c.in.strings("layer_types")),
         windows_(c.in.integers("layer_pattern", 0, 1)),
+        full_(c.in.integers("full_attn_idxs", 0, kMaxLayers)),
         kimi_full_(c.in.integers("kda_full_attn_layers", 1, kMaxLayers)),
         kimi_linear_(c.in.integers("kda_kda_layers", 1, kMaxLayers)),
         interval_(c.in.integer_or("full_attention_interval", 4, 1, kMaxLayers)),
@@ -195,6 +197,10 @@ class AttentionLayers {
   }
   [[nodiscard]] std::string kind(const Attention& attention, std::size_t layer) const {
     if (types_) return (*types_)[layer];
+    if (full_)
+      return std::find(full_->begin(), full_->end(), static_cast<std::int64_t>(layer)) != full_->end()
+                 ? "full_attention"
+                 : kConvolution;
     const auto number = static_cast<std::int64_t>(layer) + 1;
     if (kimi_linear_)
       return std::find(kimi_linear_->begin(), kimi_linear_->end(), number) != kimi_linear_->end() ? kLinear
@@ -206,7 +212,7 @@ class AttentionLayers {
   }
 
   void set(const Attention& attention, LayerSpec& layer, const std::string& kind, std::size_t number) {
-    const bool windowed = kind == kWindow;
+    const bool windowed = kind == kWindow || kind == kConvolution;
     if (kind == kLinear || kind == "kda") {
       if (attention.linear)
         layer.mixer = c_.mixer(*attention.linear);
@@ -230,7 +236,7 @@ class AttentionLayers {
 
   ConfigReader& c_;
   std::optional<std::vector<std::string>> types_;
-  std::optional<std::vector<std::int64_t>> windows_, kimi_full_, kimi_linear_;
+  std::optional<std::vector<std::int64_t>> windows_, full_, kimi_full_, kimi_linear_;
   std::int64_t interval_, pattern_, full_first_;
 };
 
@@ -260,6 +266,32 @@ void read_block_sparse(ConfigReader& c) {
   c.spec.notes.lines.emplace_back("layers with block-sparse attention are priced with full attention");
 }
 
+/// Its width itself, or as a multiple of the hidden size (GPT-2), of gate and up together (Qwen 1), or before a gate
+/// takes two thirds (LFM2).
+void read_mlp_width(ConfigReader& c, bool experts) {
+  const std::int64_t multiple = c.in.integer_or("ffn_per_hidden", 0, 0, 64);
+  const bool adjusted = c.in.boolean_or("block_auto_adjust_ff_dim", false);
+  const std::int64_t rounded = c.in.integer_or("block_multiple_of", 1, 1, kMaxWidth);
+  const double factor = c.in.number_or("block_ffn_dim_multiplier", 1.0, 0.0, 64.0);
+  if (experts || (multiple > 0 && !c.in.has("intermediate_size")))
+    c.spec.ffn_hidden_size = experts ? c.optional_width("intermediate_size") : multiple * c.spec.hidden_size;
+  else
+    c.spec.ffn_hidden_size = c.width("intermediate_size");
+  c.in.ignore({"intermediate_size"});
+  if (c.in.boolean_or("ffn_of_both_halves", false)) c.spec.ffn_hidden_size /= 2;
+  if (!adjusted) return;
+  const auto width = static_cast<std::int64_t>(factor * static_cast<double>(2 * c.spec.ffn_hidden_size / 3));
+  c.spec.ffn_hidden_size = (width + rounded - 1) / rounded * rounded;
+}
+
+/// LFM2: its convolution has the weights of attention with as many keys as queries, and sees as few tokens as a window.
+void read_short_convolution(ConfigReader& c, Attention& attention) {
+  const std::int64_t kernel = c.in.integer_or("short_conv_kernel", 0, 0, kMaxPositions);
+  if (kernel < 2 || c.gqa.heads < 1) return;
+  attention.window = kernel;
+  attention.windowed = GqaSpec{.heads = c.gqa.heads, .query_groups = c.gqa.heads, .head_dim = c.gqa.head_dim};
+}
+
 }  // namespace
 
 void read_transformer(ConfigReader& c, bool latent, bool experts) {
@@ -274,9 +306,11 @@ void read_transformer(ConfigReader& c, bool latent, bool experts) {
   refuse_unmodelled(c);
   experts = experts || c.in.boolean_or("enable_moe_block", false);
   if (experts) c.read_all_experts();
-  c.spec.ffn_hidden_size = experts ? c.optional_width("intermediate_size") : c.width("intermediate_size");
+  read_mlp_width(c, experts);
+  c.spec.learned_position_embedding = c.in.boolean_or("learned_positions", false);
+  read_short_convolution(c, attention);
   const bool parallel = experts && read_parallel_mlp(c);
-  attention.window = c.in.integer_or("sliding_window", 0, 0, kMaxPositions);
+  attention.window = c.in.integer_or("sliding_window", attention.window, 0, kMaxPositions);
   if (!c.in.boolean_or("use_sliding_window", true)) attention.window = 0;
   if (!c.in.boolean_or("use_mtp", true)) c.spec.mtp_num_layers = 0;
   if (!latent) read_block_sparse(c);

@@ -4,8 +4,11 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <cctype>
+#include <iterator>
 #include <set>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "costmodel/config/input_file.h"
@@ -43,6 +46,21 @@ std::vector<std::string> telling_words(const std::string& text) {
   return words;
 }
 
+/// In lower case: "a100", "80gb", "sxm" of "A100 80GB SXM".
+std::set<std::string> words_of_name(const std::string& name) {
+  std::set<std::string> words;
+  std::string word;
+  for (const char c : name + " ") {
+    if (std::isalnum(static_cast<unsigned char>(c)) != 0)
+      word += static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
+    else if (!word.empty())
+      words.insert(std::exchange(word, {}));
+  }
+  words.erase("nvidia");
+  if (words.erase("vera") + words.erase("rubin") == 2) words.insert("vr");
+  return words;
+}
+
 }  // namespace
 
 std::string model_meant(const std::string& name) {
@@ -56,6 +74,10 @@ std::string system_meant(const std::string& name) {
   if (std::string found = hwprofiles::find_system(name, ""); contains(known, found) || config::is_input_file(found))
     return found;
   std::vector<std::string> candidates = config::completions(name, known);
+  if (const std::set<std::string> words = words_of_name(name); candidates.empty() && !words.empty())
+    std::ranges::copy_if(known, std::back_inserter(candidates), [&](const std::string& system) {
+      return std::ranges::includes(words_of_name(system), words);  // In any order.
+    });
   const std::vector<std::string> all = candidates;
   std::erase_if(candidates, [&](const std::string& system) { return contains(all, hwprofiles::base_of(system)); });
   return only(name, candidates);

@@ -109,6 +109,18 @@ python() {
   exit 0
 }
 
+primus() {  # primus-cli MODE ... -- train pretrain --config FILE ...: with the text of that file.
+  local i config=
+  while [ $# -gt 0 ] && [ "$1" != train ]; do shift; done
+  [ $# -gt 0 ] || exit 0
+  for ((i = 1; i < $#; ++i)); do
+    [[ ${!i} != --config ]] || { i=$((i + 1)) && config=${!i}; }
+  done
+  [ ! -f "$config" ] || FOLDWISE_FILE=$(head -c 65536 -- "$config")
+  export EXPERIMENT_FILE=$config EXPERIMENT_TEXT=${FOLDWISE_FILE:-}
+  record primus "$@"
+}
+
 gpus() {  # gpus LINE: once for each GPU of a node, with its number.
   local i
   for ((i = 0; i < FOLDWISE_GPUS_PER_NODE; ++i)); do printf "$1\n" "$i"; done
@@ -116,6 +128,7 @@ gpus() {  # gpus LINE: once for each GPU of a node, with its number.
 
 case $name in
   python*) python "$@" ;;
+  primus-cli) primus "$@" ;;
   sh) exec bash "$@" ;;
   sleep | pkill | killall | fuser | pip* | apt* | yum | module | ml | modprobe | sysctl | systemctl | service) exit 0 ;;
   wget | curl | git | scp | rsync | aws | gsutil | azcopy | ossutil | hf | huggingface-cli | modelscope | wandb) exit 0 ;;

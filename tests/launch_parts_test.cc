@@ -1,0 +1,206 @@
+#include <gmock/gmock.h>
+
+#include <algorithm>
+#include <iterator>
+#include <map>
+#include <set>
+#include <sstream>
+#include <string>
+#include <vector>
+
+#include "planner/launch/complete.h"
+#include "planner/launch/frontend.h"
+#include "planner/launch/geometry.h"
+#include "planner/launch/quote.h"
+#include "planner/launch/usage.h"
+#include "planner/models/models.h"
+#include "tests/program_test.h"
+
+namespace foldwise::planner::launch_parts_test {
+namespace {
+
+using config::Diagnostics;
+using nlohmann::json;
+using testing::ElementsAre;
+using testing::HasSubstr;
+using testing::IsEmpty;
+
+class ShownCalls : public FolderTest {};
+
+// Is a call found in the ways that comments and pages write it, with its variables, and not where a script is only
+// spoken of?
+TEST_F(ShownCalls, AreFoundAsPeopleWriteThem) {
+  (void)write_text("README.md", "Run run.sh with 3 arguments, or `run.sh 4`.\n\n    TP=2 \\\n    ./run.sh 7B 'a b'\n");
+  const std::vector<ShownCall> calls = shown_calls(
+      "#!/bin/bash\n# sh run.sh dsw 1e-5 \"\" \\\n#   8 # the batch\n#bash scripts/run.sh dsw 13B | tee log\n"
+      "# sh other.sh 3\n# run.sh 5\nbash run.sh not-a-comment\n#sh run.sh\n# $ bash run.sh dsw 13B\n",
+      path(""), "run.sh");
+  ASSERT_EQ(calls.size(), 3U);
+  EXPECT_THAT(calls[0].arguments, ElementsAre("dsw", "1e-5", "", "8"));
+  EXPECT_EQ(calls[0].where, "line 2");
+  EXPECT_THAT(calls[1].arguments, ElementsAre("dsw", "13B"));
+  EXPECT_THAT(calls[2].arguments, ElementsAre("7B", "a b"));
+  EXPECT_EQ(calls[2].variables.at("TP"), "2");
+  EXPECT_EQ(calls[2].where, "README.md, line 3");
+  EXPECT_THAT(shown_calls("torchrun run.py\n", "", "run.sh"), IsEmpty());
+}
+
+// Is a placeholder in quotes a text, without one that is an argument's value becoming another?
+TEST(Placeholders, BecomeTexts) {
+  std::set<std::string> found;
+  EXPECT_EQ(with_placeholders("W=\"<some dir>\"\nT=<TOKEN>\nS=\"--tokens <image> <img>\"\n", found),
+            "W=\"some-dir\"\nT='<TOKEN>'\nS=\"--tokens <image> <img>\"\n");
+  EXPECT_THAT(found, ElementsAre("<TOKEN>", "<some dir>"));
+}
+
+/// The settings that build a built-in model, without its vocabulary.
+Settings sizes_of(const std::string& model) {
+  Diagnostics unsaid;
+  Settings settings = settings_of_model(load_model(model), newest_release(), unsaid);
+  settings.erase("vocab_size");
+  settings.erase("tokenizer_type");
+  return settings;
+}
+
+// Is the size of a vocabulary that no argument says that of its tokenizer, by type and by path, or of the model whose
+// other sizes these are; and none where no one knows it?
+TEST(Vocabulary, IsThatOfTheTokenizerOrTheModel) {
+  const auto size = [](Settings settings) {
+    std::vector<std::string> notes;
+    add_vocabulary(settings, notes);
+    EXPECT_EQ(notes.empty(), !settings.has("vocab_size"));
+    return settings.integer("vocab_size", 0);
+  };
+  Settings small;
+  small.set("num_layers", 7);
+  EXPECT_EQ(size(small), 0);
+  small.set("tokenizer_model", "/data/Qwen/Qwen3-8B-Base/tokenizer.json");
+  EXPECT_EQ(size(small), 151936);
+  small.set("tokenizer_model", "/mnt/Baichuan2-7B-Base-to-mcore");
+  EXPECT_EQ(size(small), 125696);
+  small.set("tokenizer_type", "GPT2BPETokenizer");
+  EXPECT_EQ(size(small), 50257);
+  EXPECT_EQ(size(sizes_of("deepseek-v3")), 129280);
+  Settings other = sizes_of("deepseek-v3");
+  other.set("num_layers", 12);
+  EXPECT_EQ(size(other), 0);
+}
+
+// Are layers of another program's what its function makes, by the size of the model; and named where they are not
+// known?
+TEST(LayersOfOtherPrograms, AreReadAsTheirFunctionMakesThem) {
+  Settings settings = sizes_of("qwen3.5-4b");
+  for (const char* dest : {"experimental_attention_variant", "linear_attention_freq", "linear_num_key_heads",
+                           "linear_num_value_heads", "linear_key_head_dim", "linear_value_head_dim"})
+    settings.erase(dest);
+  settings.set("vocab_size", 248320);
+  settings.set("spec", json{"slime_plugins.models.qwen3_5", "get_qwen3_5_spec"});
+  Settings other = settings;
+  std::vector<std::string> notes;
+  complete_layers(settings, notes);
+  EXPECT_THAT(notes, ElementsAre(HasSubstr("gated delta nets")));
+  Diagnostics diagnostics;
+  EXPECT_EQ(model_of(settings, "launch.sh", diagnostics), "qwen3.5-4b");
+  notes.clear();
+  other.set("num_layers", 31);
+  complete_layers(other, notes);
+  EXPECT_THAT(notes, ElementsAre(HasSubstr("its layers are not read")));
+  EXPECT_FALSE(other.has("linear_num_value_heads"));
+}
+
+// Are a hybrid's bars stages and its slashes depths of multi-token prediction, as Megatron has them?
+TEST(Patterns, AreTakenApart) {
+  const auto taken = [](const std::string& pattern, std::int64_t ranks, Diagnostics& diagnostics) {
+    Settings settings;
+    settings.set("hybrid_layer_pattern", pattern);
+    settings.set("pipeline_model_parallel_size", ranks);
+    complete_pattern(settings, "launch.sh", diagnostics);
+    return settings;
+  };
+  Diagnostics none;
+  const Settings settings = taken("M-M*|M-ME|M-M*|M-ME/*E/*E", 2, none);
+  EXPECT_TRUE(none.ok());
+  EXPECT_EQ(settings.text("hybrid_layer_pattern"), "M-M*M-MEM-M*M-ME");
+  EXPECT_EQ(settings.integer("num_virtual_stages_per_pipeline_rank", 1), 2);
+  EXPECT_EQ(settings.integer("mtp_num_layers", 0), 2);
+  EXPECT_EQ(settings.text("mtp_hybrid_override_pattern"), "*E");
+  for (const auto& [pattern, message] :
+       std::map<std::string, std::string>{{"M-|M-|M-", "no multiple of --pipeline-model-parallel-size 2"},
+                                          {"M-M|M", "stages of a hybrid with different numbers of layers"},
+                                          {"M-M*/*E/M", "expected the same layers behind every /"}}) {
+    Diagnostics mistakes;
+    (void)taken(pattern, 2, mistakes);
+    ASSERT_FALSE(mistakes.ok()) << pattern;
+    EXPECT_THAT(mistakes.list().front().message, HasSubstr(message));
+  }
+}
+
+// Is a batch that a schedule ends with the batch, and a decoder's length the length?
+TEST(Batches, AreThoseOfTheEnd) {
+  Settings settings;
+  settings.set("step_batch_size_schedule", "0:16 2.4B:320");
+  settings.set("seq_length", 576);
+  settings.set("decoder_seq_length", 2048);
+  std::vector<std::string> notes;
+  complete_batch(settings, notes);
+  EXPECT_EQ(settings.integer("global_batch_size", 0), 320);
+  EXPECT_EQ(settings.integer("seq_length", 0), 2048);
+  EXPECT_THAT(notes, ElementsAre(HasSubstr("--decoder-seq-length 2048")));
+}
+
+// Is what is not modelled said with its line, or refused where nothing can be planned, by a flag as by the program?
+TEST(NotModelled, IsSaidOrRefused) {
+  Diagnostics diagnostics;
+  const NotModelled said = not_modelled({{.flag = "--fp32-residual-connection", .values = {}, .line = 4}},
+                                        "pretrain_gpt.py", "launch.sh", diagnostics);
+  EXPECT_THAT(said.notes, ElementsAre(HasSubstr("line 4: --fp32-residual-connection:")));
+  EXPECT_TRUE(diagnostics.ok());
+  (void)not_modelled({}, "pretrain_t5.py", "launch.sh", diagnostics);
+  ASSERT_EQ(diagnostics.list().size(), 1U);
+  EXPECT_THAT(diagnostics.list().front().message, HasSubstr("is not modelled"));
+}
+
+// Does Pai-Megatron-Patch's vocabulary come from its tokenizer and what is added to it, or from the checkpoint; and are
+// its own names Megatron's?
+TEST(PaiMegatronPatch, IsReadInMegatronsNames) {
+  const auto flags = [](const std::string& more) {
+    std::istringstream words("torchrun --nproc_per_node 8 pretrain_llama.py --num-layers 32 " + more);
+    const auto front_end =
+        translated({.words = {std::istream_iterator<std::string>(words), {}}, .around = 0, .environment = {}}, {});
+    std::map<std::string, std::string> result;
+    if (!front_end) return result;
+    EXPECT_EQ(front_end->front_end, "Pai-Megatron-Patch");
+    for (const Argument& argument : front_end->arguments)
+      result[argument.flag] = argument.values.empty() ? "" : argument.values.front();
+    return result;
+  };
+  EXPECT_THAT(flags(""), IsEmpty());
+  const auto llama = flags(
+      "--patch-tokenizer-type LLama3Tokenizer --extra-vocab-size 256 --n-head-kv 8 "
+      "--intermediate-size 14336 --position-embedding-type rotary");
+  EXPECT_EQ(llama.at("--vocab-size"), "128256");
+  EXPECT_EQ(llama.at("--num-query-groups"), "8");
+  EXPECT_TRUE(llama.contains("--group-query-attention"));
+  EXPECT_EQ(llama.at("--ffn-hidden-size"), "14336");
+  EXPECT_EQ(llama.at("--position-embedding-type"), "rope");
+  EXPECT_EQ(flags("--extra-vocab-size 467 --patch-tokenizer-type DeepSeekV2Tokenizer").at("--vocab-size"), "129280");
+  EXPECT_EQ(flags("--extra-vocab-size 85 --patch-tokenizer-type QwenTokenizer").at("--vocab-size"), "151936");
+  const auto baichuan = flags("--extra-vocab-size 0 --patch-tokenizer-type BaichuanTokenizer --load /a/Baichuan2-7B");
+  EXPECT_FALSE(baichuan.contains("--vocab-size"));
+  EXPECT_EQ(baichuan.at("--tokenizer-model"), "/a/Baichuan2-7B");
+}
+
+// Do layers that slime names reach what reads them?
+TEST(Slime, NamesLayersOfItsOwn) {
+  std::istringstream words(
+      "python3 train.py --actor-num-nodes 4 --num-layers 48 --spec slime_plugins.models.x get_x_spec");
+  const auto front_end =
+      translated({.words = {std::istream_iterator<std::string>(words), {}}, .around = 0, .environment = {}}, {});
+  ASSERT_TRUE(front_end);
+  const auto spec = std::ranges::find(front_end->arguments, "--spec", &Argument::flag);
+  ASSERT_NE(spec, front_end->arguments.end());
+  EXPECT_THAT(spec->values, ElementsAre("slime_plugins.models.x", "get_x_spec"));
+}
+
+}  // namespace
+}  // namespace foldwise::planner::launch_parts_test
