@@ -8,13 +8,16 @@
 #include <map>
 #include <set>
 #include <string>
+#include <string_view>
 #include <tuple>
 #include <utility>
 #include <variant>
+#include <vector>
 
 #include "costmodel/ops/block_cache.h"
 #include "costmodel/ops/block_cost.h"
 #include "costmodel/ops/block_ops.h"
+#include "costmodel/ops/dispatcher.h"
 #include "costmodel/ops/edit.h"
 #include "costmodel/ops/step_ops.h"
 #include "hwprofiles/load/profile.h"
@@ -843,6 +846,30 @@ BlockCost mlp_cost(const ModelSpec& model, const LayerOptions& o, const LayerSpe
   return block_cost(context, piece_ops(context, Piece::kMlp, layer));
 }
 
+std::vector<Dispatcher> every_dispatcher() {
+  std::vector<Dispatcher> all;
+  for (std::size_t i = 0; i < dispatcher_specs().size(); ++i) all.push_back(static_cast<Dispatcher>(i));
+  return all;
+}
+
+// Does every dispatcher take tokens to their experts and back, and their gradients, and say what it is called?
+TEST(Dispatchers, ExchangeBothWaysInBothDirections) {
+  const ModelSpec model = load_model("deepseek-v3");
+  std::set<std::string_view> names;
+  for (const Dispatcher dispatcher : every_dispatcher()) {
+    LayerOptions o = te_options(1).layer;
+    o.dispatcher = dispatcher;
+    const OpList list = mlp_ops({model, o, h200(), 64}, model.layers.back());
+    for (const std::vector<Op>* ops : {&list.forward, &list.backward})
+      for (const Node node : {Node::kDispatch, Node::kCombine})
+        EXPECT_TRUE(std::ranges::any_of(*ops, [&](const Op& op) { return op.node == node && is_communication(op); }));
+    const DispatcherSpec& spec = dispatcher_spec(dispatcher);
+    EXPECT_TRUE(names.insert(spec.name).second);
+    EXPECT_EQ(spec.flag.substr(0, 6), "--moe-");
+    EXPECT_EQ(spec.once_per_rank, is_flex(dispatcher)) << spec.name;
+  }
+}
+
 // Do sequences and CP change an MLP by nothing but the tokens that they make? Costs are remembered as if so
 // (relevant()).
 TEST(Mlp, SeesOfSequencesAndContextParallelismTheTokensOnly) {
@@ -850,7 +877,7 @@ TEST(Mlp, SeesOfSequencesAndContextParallelismTheTokensOnly) {
     const ModelSpec model = load_model(name);
     for (const LayerSpec& layer : {model.layers.front(), model.layers.back()})
       for (const std::int64_t tp : {1, 2})
-        for (const Dispatcher dispatcher : {Dispatcher::kAllToAll, Dispatcher::kAllGather, Dispatcher::kDeepEp}) {
+        for (const Dispatcher dispatcher : every_dispatcher()) {
           LayerOptions o = te_options(4).layer;
           o.tp = tp;
           o.cp = 2;
@@ -876,7 +903,7 @@ TEST(Experts, HaveTheSameProductsBehindEveryDispatcher) {
     LayerOptions o = te_options(1).layer;
     o.etp = etp;
     const BlockCost plain = mlp_cost(model, o, model.layers.back());
-    for (const Dispatcher dispatcher : {Dispatcher::kAllGather, Dispatcher::kDeepEp, Dispatcher::kHybridEp})
+    for (const Dispatcher dispatcher : every_dispatcher())
       for (const bool shared : {false, true}) {
         o.dispatcher = dispatcher;
         o.overlaps.shared_expert = shared;

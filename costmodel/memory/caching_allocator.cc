@@ -41,12 +41,23 @@ CachingAllocator::Block CachingAllocator::make(Piece piece) {
 }
 
 void CachingAllocator::set_free(Block block, bool free) {
-  const Piece& piece = pieces_[block];
-  auto& list = pool_of(piece).free;
+  std::vector<FreePiece>& list = pool_of(pieces_[block]).free;
+  const FreePiece piece = entry_of(block);
+  const auto place = std::ranges::lower_bound(list, piece);
   if (free)
-    list.insert({piece.size, piece.address, block});
+    list.insert(place, piece);
   else
-    list.erase({piece.size, piece.address, block});
+    list.erase(place);
+}
+
+void CachingAllocator::change_free(const FreePiece& from, const FreePiece& to) {
+  std::vector<FreePiece>& list = pool_of(pieces_[to.block]).free;
+  const auto old = std::ranges::lower_bound(list, from), place = std::ranges::lower_bound(list, to);
+  *old = to;
+  if (place <= old)
+    std::rotate(place, old, old + 1);
+  else
+    std::rotate(old, old + 1, place);
 }
 
 void CachingAllocator::set_unmapped(Block block, bool unmapped) {
@@ -143,7 +154,7 @@ CachingAllocator::Block CachingAllocator::allocate(Bytes bytes, std::size_t stre
   const auto grown = [&] {
     return expandable_ ? grown_segment(size, small, stream) : new_segment(size, small, stream);
   };
-  const auto fit = free.lower_bound({size, std::numeric_limits<std::int64_t>::min(), Block{0}});
+  const auto fit = std::ranges::lower_bound(free, FreePiece{size, std::numeric_limits<std::int64_t>::min(), Block{0}});
   std::optional<Block> found = fit != free.end() ? fit->block : grown();
   if (!found) {
     ++retries_;
@@ -156,9 +167,12 @@ CachingAllocator::Block CachingAllocator::allocate(Bytes bytes, std::size_t stre
     found = grown();
   }
   const Block block = *found;
-  set_free(block, false);
-  const std::int64_t rest = pieces_[block].size - size;
-  if (small || expandable_ ? rest >= kMinBlockSize : rest > kSmallSize) set_free(cut(block, size), true);
+  const FreePiece whole = entry_of(block);
+  const std::int64_t rest = whole.size - size;
+  if (small || expandable_ ? rest >= kMinBlockSize : rest > kSmallSize)
+    change_free(whole, entry_of(cut(block, size)));
+  else
+    set_free(block, false);
   pieces_[block].used = true;
   allocated_ += pieces_[block].size;
   return block;
@@ -185,16 +199,24 @@ void CachingAllocator::absorb(Block from, Block into) {
 // Joins a free mapped piece, in no list yet, with those beside it.
 CachingAllocator::Block CachingAllocator::join(Block block) {
   const auto joins = [&](Block other) { return is_free(other) && pieces_[other].mapped; };
-  if (const Block next = pieces_[block].next; joins(next)) {
-    set_free(next, false);
+  const Block next = pieces_[block].next, previous = pieces_[block].previous;
+  std::optional<FreePiece> entry;  // Of a neighbour, which becomes that of all.
+  if (joins(next)) {
+    if (joins(previous))
+      set_free(next, false);
+    else
+      entry = entry_of(next);
     absorb(next, block);
   }
-  if (const Block previous = pieces_[block].previous; joins(previous)) {
-    set_free(previous, false);
+  if (joins(previous)) {
+    entry = entry_of(previous);
     absorb(block, previous);
     block = previous;
   }
-  set_free(block, true);
+  if (entry)
+    change_free(*entry, entry_of(block));
+  else
+    set_free(block, true);
   return block;
 }
 
@@ -209,7 +231,7 @@ void CachingAllocator::give_all_back() {
   for (const auto& [done, block] : std::exchange(pending_, {})) give_back(block);
   for (auto* pools : {&large_, &small_})
     for (Pool& pool : *pools)
-      for (const auto& [size, address, block] : boost::container::flat_set(pool.free)) {
+      for (const auto& [size, address, block] : std::vector(pool.free)) {
         if (expandable_) {
           unmap(block);
         } else if (pieces_[block].previous == kNone && pieces_[block].next == kNone) {

@@ -1,6 +1,5 @@
 #pragma once
 #include <array>
-#include <boost/container/flat_set.hpp>
 #include <compare>
 #include <cstddef>
 #include <cstdint>
@@ -74,7 +73,7 @@ class CachingAllocator {
     auto operator<=>(const FreePiece&) const = default;
   };
   struct Pool {
-    boost::container::flat_set<FreePiece> free;  ///< Mapped. They come and go with every op: no tree, no allocations.
+    std::vector<FreePiece> free;  ///< Mapped, sorted. They come and go with every op: no tree, no allocations.
     std::set<std::pair<std::int64_t, Block>> unmapped;  ///< By address.
   };
 
@@ -89,7 +88,10 @@ class CachingAllocator {
   /// The place of an expandable segment where `size` bytes can be had: free pieces, mapped or not.
   Block place_for(std::int64_t size, bool small, std::size_t stream);
   std::optional<Block> map(Block block, std::int64_t size);
+  [[nodiscard]] FreePiece entry_of(Block block) const { return {pieces_[block].size, pieces_[block].address, block}; }
   void set_free(Block block, bool free);
+  /// A free piece becomes another one of its pool: what lies between their places in the list moves, and no more.
+  void change_free(const FreePiece& from, const FreePiece& to);
   void set_unmapped(Block block, bool unmapped);
   Block cut(Block block, std::int64_t size);
   void absorb(Block from, Block into);

@@ -4,6 +4,8 @@
 #include <cmath>
 #include <utility>
 
+#include "costmodel/ops/expert_kernel.h"
+
 namespace foldwise::costmodel {
 
 RankShape rank_shape(const ModelSpec& model, const LayerOptions& options) {
@@ -21,9 +23,9 @@ RankShape rank_shape(const ModelSpec& model, const LayerOptions& options) {
       (options.pad_to_capacity ? 1.0 : options.expert_load) * shape.routed_rows * static_cast<double>(options.etp);
   // Rows of each expert are padded to a multiple of `align`: half of it in expectation (docs/formulas.md#moe).
   const std::int64_t multiple = precision_recipe(options.precision).expert_row_multiple;
-  const double align = options.software.experts == Experts::kFused ? 256.0
-                       : multiple > 1                              ? static_cast<double>(multiple)
-                                                                   : 0.0;
+  const double own = expert_kernel(options).row_multiple, align = own > 0.0      ? own
+                                                                  : multiple > 1 ? static_cast<double>(multiple)
+                                                                                 : 0.0;
   shape.expert_rows += static_cast<double>(shape.local_experts) * align / 2.0;
   return shape;
 }
@@ -250,7 +252,7 @@ void Builder::linear(const Linear& l) {
   step();
   const bool low_precision = l.quantised && recipe().low_precision();
   const auto format = [&](GemmPhase phase) { return l.quantised ? recipe().format(phase) : l.unquantised_format; };
-  const double full_rows = l.rows, local_rows = l.rows / tp();
+  const double full_rows = l.rows;
   // Without sequence parallelism every rank has all rows: sums alone are exchanged, of a row split's output and of a
   // column split's input gradient.
   const bool splits_sequence = options().splits_sequence(), column = l.split == Split::kColumn && options().tp > 1,
@@ -304,28 +306,38 @@ void Builder::linear(const Linear& l) {
     collective(l.name, Phase::kDgrad, sum, Group::kTp, 2.0 * full_rows * in);
     if (gathers && !options().lora) gather_operand(l.name, Phase::kWgrad, full_rows * in, low_precision, false, true);
   }
-  if (!options().lora) {
-    const bool fp32 = options().software.gradient_accumulation_fusion && options().grad_reduce_in_fp32;
-    Op& wgrad = backward(
-        l.name, Phase::kWgrad,
-        GemmWork{format(GemmPhase::kWgrad), out, l.in, static_cast<std::int64_t>(std::ceil(l.rows)), 1, fp32}, 2);
-    wgrad.dummy_gradient = l.dummy_gradient;
-    const double weight_gradient = options().software.gradient_accumulation_fusion ? 0.0 : 2.0 * out * in;
-    // They scatter the input's gradient beside this product (tensor_parallel/layers.py:
-    // LinearWithGradAccumulationAndAsyncCommunication).
-    const double scattered = gathers && !module ? 2.0 * local_rows * in : 0.0;
-    // FP8 of one scale is gathered by rows, and transposed where products need both layouts (Transformer Engine:
-    // supports_only_rowwise_all_gather in layernorm_linear.py).
-    const double transposed = low_precision && recipe().one_scale ? (recipe().layouts(hardware()) - 1) * gathered : 0.0;
-    add_transient(wgrad, {input_gradient, output_gradient, quantised, quantised, gathered, transposed, scattered,
-                          weight_gradient});
-    if (!options().software.gradient_accumulation_fusion)  // main_grad += grad: read 2 + 4, write 4.
-      add_transient(backward(l.name, Phase::kWgrad, MemoryWork{MemoryOp::kReduce, Bytes{10.0 * out * in}}),
-                    {input_gradient, weight_gradient});
-  }
+  if (!options().lora) weight_gradient(l, {input_gradient, output_gradient, quantised, gathered});
   overlap(before);
   inside_module(outside);
   adapter(l, Group::kTp, false);
+}
+
+void Builder::weight_gradient(const Linear& l, const LinearTensors& tensors) {
+  const auto in = static_cast<double>(l.in), out = static_cast<double>(l.out);
+  const bool low_precision = l.quantised && recipe().low_precision(),
+             fused = options().software.gradient_accumulation_fusion;
+  const MathFormat format = l.quantised ? recipe().format(GemmPhase::kWgrad) : l.unquantised_format;
+  Op& wgrad = backward(l.name, Phase::kWgrad,
+                       GemmWork{format, out, l.in, static_cast<std::int64_t>(std::ceil(l.rows)), 1,
+                                fused && options().grad_reduce_in_fp32},
+                       2);
+  wgrad.dummy_gradient = l.dummy_gradient;
+  const double gradient = fused ? 0.0 : kBf16 * out * in;
+  // Megatron's own linears scatter the input's gradient beside this product (tensor_parallel/layers.py:
+  // LinearWithGradAccumulationAndAsyncCommunication).
+  const bool module = l.quantised && options().software.transformer_engine,
+             gathers = l.split == Split::kColumn && options().splits_sequence();
+  const double scattered = gathers && !module ? kBf16 * (l.rows / tp()) * in : 0.0;
+  // FP8 of one scale is gathered by rows, and transposed where products need both layouts (Transformer Engine:
+  // supports_only_rowwise_all_gather in layernorm_linear.py).
+  const double transposed =
+      low_precision && recipe().one_scale ? (recipe().layouts(hardware()) - 1) * tensors.gathered : 0.0;
+  add_transient(wgrad, {tensors.input_gradient, tensors.output_gradient, tensors.quantised, tensors.quantised,
+                        tensors.gathered, transposed, scattered, gradient});
+  if (!fused)  // main_grad += grad: read 2 + 4, write 4.
+    add_transient(
+        backward(l.name, Phase::kWgrad, MemoryWork{MemoryOp::kReduce, Bytes{(kBf16 + 2.0 * kFp32) * out * in}}),
+        {tensors.input_gradient, gradient});
 }
 
 void Builder::adapter(const Linear& l, Group group, bool expert) {

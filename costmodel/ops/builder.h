@@ -12,6 +12,9 @@
 // Shared by the builders of ops/*.cc; not for other targets.
 namespace foldwise::costmodel {
 
+/// Bytes of an element.
+inline constexpr double kBf16 = 2.0, kFp32 = 4.0;
+
 /// How a linear is sharded over TP.
 enum class Split : std::uint8_t {
   kColumn,      ///< Output features; the sequence-sharded input is gathered first.
@@ -165,6 +168,12 @@ class Builder {
   /// Gathers an operand of a linear over TP, in bf16 or as `quantise_part` made it: the form that products read along
   /// rows, along columns, or both.
   void gather_operand(std::string_view name, Phase phase, double elements, bool low_precision, bool rows, bool columns);
+  /// Bytes alive during a linear's backward: gradients of input and output, the latter's quantised form in one layout,
+  /// the input gathered over TP.
+  struct LinearTensors {
+    double input_gradient, output_gradient, quantised, gathered;
+  };
+  void weight_gradient(const Linear& linear, const LinearTensors& tensors);
   [[nodiscard]] Op make(std::string_view name, Phase phase, Work work, int launches) const;
 
   BuildContext context_;

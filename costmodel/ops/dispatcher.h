@@ -1,5 +1,7 @@
 #pragma once
 #include <cstdint>
+#include <span>
+#include <string_view>
 
 #include "costmodel/network/network.h"
 #include "costmodel/parallel/options.h"
@@ -21,6 +23,8 @@ struct ExchangeSizes {
 };
 
 struct DispatcherSpec {
+  std::string_view name;  ///< In run files and profiles.
+  std::string_view flag;  ///< What Megatron is told.
   /// --moe-token-dispatcher-type flex: a library sends a token once to a rank, which makes the copies of its experts.
   /// Otherwise the sender permutes rows, one for each of a token's experts, into the order of the experts.
   bool once_per_rank = false;
@@ -37,6 +41,7 @@ struct DispatcherSpec {
   Bytes (*buffers)(const ExchangeSizes& sizes) = nullptr;
 };
 [[nodiscard]] const DispatcherSpec& dispatcher_spec(Dispatcher dispatcher);
+[[nodiscard]] std::span<const DispatcherSpec> dispatcher_specs();  ///< Of all, by Dispatcher.
 
 /// DispatcherSpec::buffers, once per rank with MoE layers. Source: docs/memory.md#dispatcher-buffers.
 [[nodiscard]] Bytes exchange_buffers(Dispatcher dispatcher, const ExchangeSizes& sizes);

@@ -223,91 +223,135 @@ OpList data_parallel_ops(const StepContext& context, const ParameterCount& count
   return b.take();
 }
 
-OpList step_ops(const StepContext& context, const ParameterCount& count) {
-  Builder b(context.layer(), Module::kGradients, {}, context.options.layout());
+namespace {
+
+// What the optimizer of a rank steps over.
+struct Update {
+  const StepContext& context;
+  const ParameterCount& count;
+  double gradient, own;  // Bytes of a gradient's element; elements of this rank's shard.
+  double own_quantised;  // Of these, cast to FP8 from the shard.
+  int launches;          // Of a multi-tensor kernel over the shard.
+};
+
+Update update_of(const StepContext& context, const ParameterCount& count) {
+  // Elements per multi-tensor launch. Source: benchmarks/accuracy/journal.md#step-end.
+  constexpr double kChunk = 25e6;
   const TrainingOptions& o = context.options;
-  const Optimizer& opt = o.step.optimizer;
   const Shards shards = optimizer_shards(o);
-  const double total = count.total(), gradient = gradient_bytes(o), own = shards.own(count);
+  const double own = shards.own(count);
+  const bool casts_shards =
+      o.step.optimizer.low_precision_param_gather && precision_recipe(o.layer.precision).casts_shards;
+  return {.context = context,
+          .count = count,
+          .gradient = gradient_bytes(o),
+          .own = own,
+          .own_quantised =
+              casts_shards ? count.quantised_dense / shards.dense + count.quantised_expert / shards.expert : 0.0,
+          .launches = static_cast<int>(std::max(1.0, std::ceil(own / kChunk)))};
+}
+
+// All-reduce of what ranks have in common, and the mean over the micro-batches.
+void finalize_gradients(Builder& b, const Update& u) {
+  const TrainingOptions& o = u.context.options;
   b.collective("replicated_grad_reduce", Phase::kForward, CollectiveKind::kAllReduce, Group::kTp,
-               gradient * count.tp_replicated);
+               u.gradient * u.count.tp_replicated);
   // The embedding group: first and last stage.
   b.collective("embedding_grad_reduce", Phase::kForward, CollectiveKind::kAllReduce, Group::kPp,
-               gradient * count.shared_embedding, 2, o.pipeline.pp - 1);
-  const bool sharded = shards_gradients(o.step.sharding);  // Scaled when they are reduced, in fsdp_ops.
-  if (!sharded) b.forward("grad_scaling", MemoryWork{MemoryOp::kElementwise, Bytes{2.0 * gradient * total}}, 4);
+               u.gradient * u.count.shared_embedding, 2, o.pipeline.pp - 1);
+  if (!shards_gradients(o.step.sharding))  // Else scaled when they are reduced, in fsdp_ops.
+    b.forward("grad_scaling", MemoryWork{MemoryOp::kElementwise, Bytes{2.0 * u.gradient * u.count.total()}}, 4);
+}
 
-  // FP8 parameters are cast from the optimizer's flat fp32 shards, tensor by tensor: amax, cast, and where GEMMs want
-  // it the transpose of what was gathered. With one scale that cast transposes too, a shard being one row. Source:
-  // cast_master_weights_to_fp8, post_all_gather_processing in transformer_engine/pytorch/tensor/utils.py.
-  const double quantised = count.quantised_dense + count.quantised_expert;
-  const PrecisionRecipe& recipe = b.recipe();
-  const bool casts_shards = opt.low_precision_param_gather && recipe.casts_shards;
-  const bool transposes = recipe.layouts(b.hardware()) == 2;
-  const double own_quantised =
-      casts_shards ? count.quantised_dense / shards.dense + count.quantised_expert / shards.expert : 0.0;
-
-  b.module(Module::kOptimizer);
-  const double chunks =
-      std::ceil(own / 25e6);  // Elements per multi-tensor launch. Source: benchmarks/accuracy/journal.md#step-end.
-  const int launches = static_cast<int>(std::max(1.0, chunks));
-  const double gpu = 1.0 - o.step.offload.optimizer_fraction;
-  if (o.layer.precision == Precision::kFp16) {
+void clip_gradients(Builder& b, const Update& u) {
+  if (u.context.options.layer.precision == Precision::kFp16) {
     // Loss scaling: gradients are divided by the scale, and all ranks ask whether one of them is infinite, for which
     // the host waits. Source: _unscale_main_grads_and_check_for_nan in megatron/core/optimizer/optimizer.py.
-    b.forward("unscale_gradients", MemoryWork{MemoryOp::kElementwise, Bytes{2.0 * gradient * own}}, launches);
+    b.forward("unscale_gradients", MemoryWork{MemoryOp::kElementwise, Bytes{2.0 * u.gradient * u.own}}, u.launches);
     b.collective("found_inf", Phase::kForward, CollectiveKind::kAllReduce, Group::kDpCp, 4.0);
     b.forward("found_inf", HostSyncWork{}, 1);
   }
-  b.forward("grad_norm", MemoryWork{MemoryOp::kOptimizer, Bytes{gradient * own}}, launches);
+  b.forward("grad_norm", MemoryWork{MemoryOp::kOptimizer, Bytes{u.gradient * u.own}}, u.launches);
   b.collective("grad_norm_reduce", Phase::kForward, CollectiveKind::kAllReduce, Group::kDpCp, 8.0);
-  b.forward("clip", MemoryWork{MemoryOp::kOptimizer, Bytes{2.0 * gradient * own}}, launches);
-  const double states = bytes_of(opt.exp_avg) + bytes_of(opt.exp_avg_sq);
-  // Adam reads gradient, master and states and writes master and states. States below fp32 are widened and narrowed by
-  // extra passes (benchmarks/accuracy/journal.md#step-end), unless the kernel takes them as they are.
+  b.forward("clip", MemoryWork{MemoryOp::kOptimizer, Bytes{2.0 * u.gradient * u.own}}, u.launches);
+}
+
+// Adam reads gradient, master and states and writes master and states. States below fp32 are widened and narrowed by
+// extra passes (benchmarks/accuracy/journal.md#step-end), unless the kernel takes them as they are.
+void adam(Builder& b, const Update& u) {
+  const TrainingOptions& o = u.context.options;
+  const Optimizer& opt = o.step.optimizer;
+  const double states = bytes_of(opt.exp_avg) + bytes_of(opt.exp_avg_sq), gpu = 1.0 - o.step.offload.optimizer_fraction;
   const bool direct = opt.reads_bf16_moments && opt.exp_avg == DataType::kBf16 && opt.exp_avg_sq == DataType::kBf16;
   const double widen = states < 8.0 && !direct ? 2.0 * (states + 8.0) : 0.0, moments = direct ? states : 8.0;
-  if (gpu > 0.0) {
-    b.forward("adam", MemoryWork{MemoryOp::kOptimizer, Bytes{gpu * own * (4.0 + 2.0 * 4.0 + 2.0 * moments + widen)}},
-              launches)
-        .updates_parameters = true;
-    b.forward("cast_to_model", MemoryWork{MemoryOp::kElementwise, Bytes{gpu * 6.0 * (own - own_quantised)}}, launches)
-        .updates_parameters = true;
-  }
+  if (gpu <= 0.0) return;
+  b.forward("adam", MemoryWork{MemoryOp::kOptimizer, Bytes{gpu * u.own * (4.0 + 2.0 * 4.0 + 2.0 * moments + widen)}},
+            u.launches)
+      .updates_parameters = true;
+  b.forward("cast_to_model", MemoryWork{MemoryOp::kElementwise, Bytes{gpu * 6.0 * (u.own - u.own_quantised)}},
+            u.launches)
+      .updates_parameters = true;
+}
+
+// States that live on the host, and what it updates itself.
+void offload_optimizer(Builder& b, const Update& u) {
+  const TrainingOptions& o = u.context.options;
   const std::int64_t gpus = o.layout().world();
   if (o.step.offload.optimizer_fraction > 0.0) {
-    const double moved = o.step.offload.optimizer_fraction * own;
+    const double moved = o.step.offload.optimizer_fraction * u.own;
     // One tensor's copies run beside another's update with --overlap-cpu-optimizer-d2h-h2d.
     const Overlap beside = o.step.offload.overlap_optimizer_copies ? Overlap::kOffload : Overlap::kNone;
-    b.forward("optimizer_offload", HostCopyWork{Bytes{4.0 * moved}, true, gpus}).overlap = beside;
+    b.forward("optimizer_offload", HostCopyWork{Bytes{kFp32 * moved}, true, gpus}).overlap = beside;
     b.forward("host_adam", HostUpdateWork{moved});
-    b.forward("optimizer_offload", HostCopyWork{Bytes{2.0 * moved}, false, gpus}).overlap = beside;
+    b.forward("optimizer_offload", HostCopyWork{Bytes{kBf16 * moved}, false, gpus}).overlap = beside;
   }
   if (o.step.offload.optimizer_states) {
-    const OptimizerState state = optimizer_state(o, count);
-    const Bytes moved{own * (state.master + state.states) + state.second};
+    const OptimizerState state = optimizer_state(o, u.count);
+    const Bytes moved{u.own * (state.master + state.states) + state.second};
     b.backward("reload_states", Phase::kWgrad, HostCopyWork{moved, false, gpus});
     b.forward("offload_states", HostCopyWork{moved, true, gpus});
   }
-  if (casts_shards) {
-    if (recipe.shard_amax)
-      b.forward("param_amax", MemoryWork{MemoryOp::kAmax, Bytes{4.0 * own_quantised}}, launches).updates_parameters =
-          true;
-    const bool in_rows = transposes && recipe.one_scale;
-    b.forward("cast_to_fp8",
-              in_rows ? Work{SoftwareWork{SoftwareKernel::kFlatCast, own_quantised}}
-                      : Work{MemoryWork{MemoryOp::kQuantize, Bytes{5.0 * own_quantised}}},
-              launches)
-        .updates_parameters = true;
-    if (transposes)  // Once they are gathered.
-      b.forward("transpose_weights", MemoryWork{MemoryOp::kPermute, Bytes{2.0 * quantised}}, 4);
-  } else if (!o.layer.lora) {
-    // Weights are quantised once per step, in both layouts where the recipe needs them.
-    b.module(Module::kOptimizer);
-    b.quantise("quantise_weights", Phase::kForward, quantised);
+}
+
+// FP8 parameters are cast from the optimizer's flat fp32 shards, tensor by tensor: amax, cast, and where GEMMs want it
+// the transpose of what was gathered. With one scale that cast transposes too, a shard being one row. Source:
+// cast_master_weights_to_fp8, post_all_gather_processing in transformer_engine/pytorch/tensor/utils.py.
+// Other weights are quantised once per step, in both layouts where the recipe needs them.
+void quantise_weights(Builder& b, const Update& u) {
+  const TrainingOptions& o = u.context.options;
+  const PrecisionRecipe& recipe = b.recipe();
+  const double quantised = u.count.quantised_dense + u.count.quantised_expert;
+  const bool transposes = recipe.layouts(b.hardware()) == 2;
+  if (!o.step.optimizer.low_precision_param_gather || !recipe.casts_shards) {
+    if (!o.layer.lora) b.quantise("quantise_weights", Phase::kForward, quantised);
+    return;
   }
-  b.forward("zero_grad", MemoryWork{MemoryOp::kFill, Bytes{gradient * (sharded ? group_shards(o).own(count) : total)}},
-            4);
+  if (recipe.shard_amax)
+    b.forward("param_amax", MemoryWork{MemoryOp::kAmax, Bytes{kFp32 * u.own_quantised}}, u.launches)
+        .updates_parameters = true;
+  b.forward("cast_to_fp8",
+            transposes && recipe.one_scale ? Work{SoftwareWork{SoftwareKernel::kFlatCast, u.own_quantised}}
+                                           : Work{MemoryWork{MemoryOp::kQuantize, Bytes{5.0 * u.own_quantised}}},
+            u.launches)
+      .updates_parameters = true;
+  if (transposes)  // Once they are gathered.
+    b.forward("transpose_weights", MemoryWork{MemoryOp::kPermute, Bytes{2.0 * quantised}}, 4);
+}
+
+}  // namespace
+
+OpList step_ops(const StepContext& context, const ParameterCount& count) {
+  const TrainingOptions& o = context.options;
+  const Update u = update_of(context, count);
+  Builder b(context.layer(), Module::kGradients, {}, o.layout());
+  finalize_gradients(b, u);
+  b.module(Module::kOptimizer);
+  clip_gradients(b, u);
+  adam(b, u);
+  offload_optimizer(b, u);
+  quantise_weights(b, u);
+  const double zeroed = shards_gradients(o.step.sharding) ? group_shards(o).own(count) : count.total();
+  b.forward("zero_grad", MemoryWork{MemoryOp::kFill, Bytes{u.gradient * zeroed}}, 4);
   return b.take();
 }
 

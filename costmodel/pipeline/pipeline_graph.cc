@@ -38,152 +38,204 @@ struct ChunkEnds {
   }
 };
 
+/// The outputs of all positions, by direction.
+struct Outputs {
+  Producers forwards, backwards;
+  Outputs(std::size_t positions, std::size_t m) : forwards(positions, m), backwards(positions, m) {}
+  [[nodiscard]] Producers& of(const Task& task) { return task.forward() ? forwards : backwards; }
+  /// What a task at `position` waits for: the output of its neighbour, or of the rank's own forward at the last
+  /// position, which hands over to its backward. -1 for nothing.
+  [[nodiscard]] std::int32_t input_of(const ScheduleShape& shape, const Task& task, std::int64_t position) const {
+    if (task.forward()) return hands_over(shape, position - 1) ? forwards.arrival(position - 1, task.micro_batch) : -1;
+    return hands_over(shape, position) ? backwards.arrival(position + 1, task.micro_batch)
+                                       : forwards.output[forwards.at(position, task.micro_batch)];
+  }
+};
+
+/// Places the tasks of one rank in their issue order, with its transfers and collectives.
+class RankBuilder {
+ public:
+  RankBuilder(const PipelineTimes& times, const std::vector<ChunkTicks>& ticks, std::int64_t rank, Outputs& outputs,
+              PipelineGraph& pipeline)
+      : times_(times),
+        ticks_(ticks),
+        rank_(rank),
+        outputs_(outputs),
+        pipeline_(pipeline),
+        placed_(pipeline.ranks.emplace_back()),
+        tasks_(rank_tasks(times.shape, rank)),
+        ends_(tasks_, times.shape.vpp),
+        gathers_(gather_launches(times.shape, rank)),
+        reductions_(reduction_launches(times.shape, rank)),
+        gathered_(static_cast<std::size_t>(times.shape.vpp), -1) {
+    placed_.reserve(tasks_.size());
+  }
+
+  void place(const Stretches& stretches, std::int64_t reload) {
+    for (std::size_t i = 0; i < tasks_.size(); i += steps_at(i)) {
+      launch(i);
+      cut(i, stretches);
+      PipelineGraph::Placed here = run(i);
+      for (std::size_t part = i; part < i + steps_at(i); ++part) {
+        if (part > i) here.gather = -1;  // The pair waits once.
+        hand_over(tasks_[part], here);
+      }
+    }
+    launch(tasks_.size());
+    pipeline_.last.push_back(reduced_);
+    pipeline_.reload.push_back(reload > 0 ? add(Stream::kCopyFromHost, reload, kReloadLabel, before_) : -1);
+  }
+
+ private:
+  /// Tasks that run as one step from `i` on: two of a merged pair.
+  [[nodiscard]] std::size_t steps_at(std::size_t i) const { return tasks_[i].merged ? 2 : 1; }
+  [[nodiscard]] const ChunkTicks& chunk(std::int32_t number) const {
+    return ticks_[static_cast<std::size_t>(number * times_.shape.pp + rank_)];
+  }
+  /// Whether task `i` is its chunk's first forward.
+  [[nodiscard]] bool begins_chunk(std::size_t i) const {
+    return ends_.first[static_cast<std::size_t>(tasks_[i].chunk)] == i;
+  }
+
+  std::int32_t add(Stream stream, std::int64_t picoseconds, std::int32_t label, std::int32_t after) {
+    const std::int32_t node = pipeline_.graph.add({static_cast<std::int32_t>(rank_), stream, picoseconds});
+    pipeline_.labels.push_back(label);
+    if (after >= 0) pipeline_.graph.depend(node, after);
+    return node;
+  }
+
+  /// Gathers and reductions that are launched once `done` tasks have ended. Where transfers block, the host launches a
+  /// gather with its chunk's first forward (run).
+  void launch(std::size_t done) {
+    const auto due = [done](const std::vector<Launch>& launches, std::size_t next) {
+      return next < launches.size() && static_cast<std::size_t>(launches[next].after) == done;
+    };
+    for (; due(gathers_, next_gather_); ++next_gather_) {
+      const std::int32_t number = gathers_[next_gather_].chunk;
+      if (times_.overlap_p2p && chunk(number).gather > 0)
+        gathered_[static_cast<std::size_t>(number)] = add(Stream::kData, chunk(number).gather, kGatherLabel, before_);
+    }
+    for (; due(reductions_, next_reduction_); ++next_reduction_) {
+      const std::int64_t reduction = chunk(reductions_[next_reduction_].chunk).reduction;
+      if (reduction > 0) reduced_ = add(Stream::kData, reduction, kReductionLabel, before_);
+    }
+  }
+
+  /// Cuts the step at task `i` into its stretches, in `parts_`.
+  void cut(std::size_t i, const Stretches& stretches) {
+    const Task& task = tasks_[i];
+    const Task* const second = task.merged ? &tasks_.at(i + 1) : nullptr;
+    const std::int64_t duration =
+        second != nullptr ? merged_pair(chunk(task.chunk), chunk(second->chunk)) : chunk(task.chunk).of(task.kind);
+    parts_.clear();
+    if (stretches) stretches(rank_, task, second, parts_);
+    std::int64_t in_sequence = 0;
+    for (const Stretch& part : parts_) in_sequence += part.beside ? 0 : part.duration_ps;
+    FW_CHECK(parts_.empty() || in_sequence == duration,
+             "stretches of " + std::to_string(in_sequence) + " ps for " + std::to_string(duration));
+    if (in_sequence == 0) parts_.push_back({.stream = Stream::kCompute, .duration_ps = duration});
+    std::int64_t delay = 0;
+    for (std::size_t part = i; part < i + steps_at(i); ++part) {
+      const ChunkTicks& ticks = chunk(tasks_[part].chunk);
+      if (begins_chunk(part)) delay += ticks.first_forward_delay;
+      if (ends_.last[static_cast<std::size_t>(tasks_[part].chunk)] == part) delay += ticks.last_backward_delay;
+    }
+    if (delay > 0) parts_.push_back({.stream = Stream::kCompute, .duration_ps = delay, .label = kDelayLabel});
+  }
+
+  /// Places `parts_`, the stretches of the step at task `i`, behind the step before.
+  PipelineGraph::Placed run(std::size_t i) {
+    PipelineGraph::Placed here{.task = tasks_[i], .first = -1, .last = before_, .before = before_};
+    for (std::size_t part = i; part < i + steps_at(i); ++part) {
+      if (!begins_chunk(part)) continue;
+      const std::int64_t gather = chunk(tasks_[part].chunk).gather;
+      here.gather = times_.overlap_p2p || gather == 0 ? gathered_[static_cast<std::size_t>(tasks_[part].chunk)]
+                                                      : add(Stream::kData, gather, kGatherLabel, before_);
+    }
+    for (const Stretch& part : parts_) {
+      const std::int32_t node = add(part.stream, part.duration_ps, part.label, part.beside ? before_ : here.last);
+      if (part.beside) {
+        here.beside = node;
+        continue;
+      }
+      if (here.first < 0) here.first = node;
+      here.last = node;
+    }
+    before_ = here.last;
+    own_send_ = -1;
+    return here;
+  }
+
+  /// Sends the output of `task`, of the step that `here` places. A blocking pair sends its activations first, then its
+  /// gradient.
+  void hand_over(const Task& task, PipelineGraph::Placed& here) {
+    here.task = task;
+    here.send = -1;
+    if (task.kind != TaskKind::kWeightGradient) {
+      const std::int64_t position = position_of(times_.shape, rank_, task.chunk);
+      if (transfers(times_.shape, task.forward() ? position : position - 1)) {
+        const std::int64_t send = task.forward() ? chunk(task.chunk).send_forward : chunk(task.chunk).send_backward;
+        here.send =
+            add(task.forward() ? Stream::kSendActivations : Stream::kSendGradients, send, kTransferLabel, here.last);
+        if (!times_.overlap_p2p) {
+          if (own_send_ >= 0) pipeline_.graph.depend(here.send, own_send_);
+          own_send_ = before_ = here.send;
+          here.blocked_ps += send;
+        }
+      }
+      Producers& outputs = outputs_.of(task);
+      const std::size_t at = outputs.at(position, task.micro_batch);
+      outputs.output[at] = here.last;
+      outputs.transfer[at] = here.send;
+    }
+    placed_.push_back(here);
+  }
+
+  const PipelineTimes& times_;
+  const std::vector<ChunkTicks>& ticks_;
+  std::int64_t rank_;
+  Outputs& outputs_;
+  PipelineGraph& pipeline_;
+  std::vector<PipelineGraph::Placed>& placed_;
+  std::vector<Task> tasks_;
+  ChunkEnds ends_;
+  std::vector<Launch> gathers_, reductions_;
+  std::size_t next_gather_ = 0, next_reduction_ = 0;
+  std::vector<std::int32_t> gathered_;  ///< [vpp] The chunk's gather, or -1.
+  std::int32_t reduced_ = -1;           ///< Its last reduction, or -1.
+  std::int32_t before_ = -1;            ///< What the rank's next task follows.
+  std::int32_t own_send_ = -1;          ///< Transfer of the step that was placed last, where transfers block.
+  std::vector<Stretch> parts_;
+};
+
+/// What tasks wait for that comes from other ranks.
+void link_ranks(const PipelineTimes& times, const Outputs& outputs, PipelineGraph& pipeline) {
+  for (std::int64_t rank = 0; rank < times.shape.pp; ++rank) {
+    for (PipelineGraph::Placed& placed : pipeline.ranks[static_cast<std::size_t>(rank)]) {
+      if (placed.gather >= 0) pipeline.graph.depend(placed.first, placed.gather);
+      if (placed.task.kind == TaskKind::kWeightGradient) continue;
+      placed.input = outputs.input_of(times.shape, placed.task, position_of(times.shape, rank, placed.task.chunk));
+      if (placed.input < 0) continue;
+      pipeline.graph.depend(placed.first, placed.input);
+      if (placed.gather >= 0 && !times.overlap_p2p) pipeline.graph.depend(placed.gather, placed.input);
+      if (placed.beside >= 0) pipeline.graph.depend(placed.beside, placed.input);
+    }
+  }
+}
+
 }  // namespace
 
 PipelineGraph pipeline_graph(const PipelineTimes& times, const Stretches& stretches) {
   const ScheduleShape& shape = times.shape;
   const std::vector<ChunkTicks> ticks = chunk_ticks(times);
   const std::vector<std::int64_t> reloads = reload_ticks(times);
-  const auto positions = static_cast<std::size_t>(shape.pp * shape.vpp);
-  const auto m = static_cast<std::size_t>(shape.num_microbatches);
-  Producers forwards(positions, m), backwards(positions, m);
+  Outputs outputs(static_cast<std::size_t>(shape.pp * shape.vpp), static_cast<std::size_t>(shape.num_microbatches));
   PipelineGraph pipeline;
-  std::vector<Stretch> parts;
-  const auto chunk_of = [&](std::int64_t rank, const Task& task) -> const ChunkTicks& {
-    return ticks[static_cast<std::size_t>(task.chunk * shape.pp + rank)];
-  };
-  for (std::int64_t rank = 0; rank < shape.pp; ++rank) {
-    std::vector<PipelineGraph::Placed>& placed = pipeline.ranks.emplace_back();
-    const std::vector<Task> tasks = rank_tasks(shape, rank);
-    placed.reserve(tasks.size());
-    const ChunkEnds ends(tasks, shape.vpp);
-    const auto add = [&](Stream stream, std::int64_t picoseconds, std::int32_t label, std::int32_t after) {
-      const std::int32_t node = pipeline.graph.add({static_cast<std::int32_t>(rank), stream, picoseconds});
-      pipeline.labels.push_back(label);
-      if (after >= 0) pipeline.graph.depend(node, after);
-      return node;
-    };
-    std::int32_t before = -1;  // What the rank's next task follows.
-    const std::vector<Launch> gathers = gather_launches(shape, rank), reductions = reduction_launches(shape, rank);
-    std::vector<std::int32_t> gathered(static_cast<std::size_t>(shape.vpp), -1);
-    std::size_t next_gather = 0, next_reduction = 0;
-    std::int32_t reduced = -1;
-    const auto launch = [&](std::size_t done) {
-      const auto due = [&](const std::vector<Launch>& launches, std::size_t next) {
-        return next < launches.size() && static_cast<std::size_t>(launches[next].after) == done;
-      };
-      for (; due(gathers, next_gather); ++next_gather) {
-        const Launch& gather = gathers[next_gather];
-        const ChunkTicks& chunk = ticks[static_cast<std::size_t>(gather.chunk * shape.pp + rank)];
-        if (times.overlap_p2p && chunk.gather > 0)
-          gathered[static_cast<std::size_t>(gather.chunk)] = add(Stream::kData, chunk.gather, kGatherLabel, before);
-      }
-      for (; due(reductions, next_reduction); ++next_reduction) {
-        const ChunkTicks& chunk = ticks[static_cast<std::size_t>(reductions[next_reduction].chunk * shape.pp + rank)];
-        if (chunk.reduction > 0) reduced = add(Stream::kData, chunk.reduction, kReductionLabel, before);
-      }
-    };
-    for (std::size_t i = 0; i < tasks.size(); ++i) {
-      launch(i);
-      const Task& task = tasks[i];
-      const Task* const second = task.merged ? &tasks.at(i + 1) : nullptr;
-      const std::int64_t duration = second != nullptr ? merged_pair(chunk_of(rank, task), chunk_of(rank, *second))
-                                                      : chunk_of(rank, task).of(task.kind);
-      parts.clear();
-      if (stretches) stretches(rank, task, second, parts);
-      std::int64_t in_sequence = 0;
-      for (const Stretch& part : parts) in_sequence += part.beside ? 0 : part.duration_ps;
-      FW_CHECK(parts.empty() || in_sequence == duration,
-               "stretches of " + std::to_string(in_sequence) + " ps for " + std::to_string(duration));
-      if (in_sequence == 0) parts.push_back({.stream = Stream::kCompute, .duration_ps = duration});
-      const auto delay = [&](std::size_t index) {
-        const Task& part = tasks[index];
-        const ChunkTicks& chunk = chunk_of(rank, part);
-        const auto number = static_cast<std::size_t>(part.chunk);
-        return (ends.first[number] == index ? chunk.first_forward_delay : 0) +
-               (ends.last[number] == index ? chunk.last_backward_delay : 0);
-      };
-      if (const std::int64_t delayed = delay(i) + (second != nullptr ? delay(i + 1) : 0); delayed > 0)
-        parts.push_back({.stream = Stream::kCompute, .duration_ps = delayed, .label = kDelayLabel});
-
-      PipelineGraph::Placed here{.task = task, .first = -1, .last = before, .before = before};
-      for (std::size_t index = i; index <= (second != nullptr ? i + 1 : i); ++index) {
-        const auto number = static_cast<std::size_t>(tasks[index].chunk);
-        if (ends.first[number] != index) continue;
-        const std::int64_t gather = chunk_of(rank, tasks[index]).gather;
-        here.gather =
-            times.overlap_p2p || gather == 0 ? gathered[number] : add(Stream::kData, gather, kGatherLabel, before);
-      }
-      const std::int32_t earlier = before;
-      for (const Stretch& part : parts) {
-        const std::int32_t node = add(part.stream, part.duration_ps, part.label, part.beside ? earlier : here.last);
-        if (part.beside) {
-          here.beside = node;
-          continue;
-        }
-        if (here.first < 0) here.first = node;
-        here.last = node;
-      }
-      before = here.last;
-      std::int32_t own_send = -1;  // A blocking pair sends its activations first, then its gradient.
-      std::int64_t blocked = 0;
-      const auto place = [&](const Task& part) {
-        const std::int64_t position = position_of(shape, rank, part.chunk);
-        const ChunkTicks& chunk = chunk_of(rank, part);
-        PipelineGraph::Placed result = here;
-        result.task = part;
-        if (part.kind == TaskKind::kWeightGradient) {
-          placed.push_back(result);
-          return;
-        }
-        const std::int64_t send = part.forward() ? chunk.send_forward : chunk.send_backward;
-        if (transfers(shape, part.forward() ? position : position - 1)) {
-          result.send =
-              add(part.forward() ? Stream::kSendActivations : Stream::kSendGradients, send, kTransferLabel, here.last);
-          if (!times.overlap_p2p) {
-            if (own_send >= 0) pipeline.graph.depend(result.send, own_send);
-            own_send = before = result.send;
-            blocked += send;
-          }
-        }
-        result.blocked_ps = blocked;
-        Producers& outputs = part.forward() ? forwards : backwards;
-        outputs.output[outputs.at(position, part.micro_batch)] = here.last;
-        outputs.transfer[outputs.at(position, part.micro_batch)] = result.send;
-        placed.push_back(result);
-      };
-      place(task);
-      if (second != nullptr) {
-        here.gather = -1;
-        place(*second);
-        ++i;
-      }
-    }
-    launch(tasks.size());
-    pipeline.last.push_back(reduced);
-    const std::int64_t reload = reloads.empty() ? 0 : reloads[static_cast<std::size_t>(rank)];
-    pipeline.reload.push_back(reload > 0 ? add(Stream::kCopyFromHost, reload, kReloadLabel, before) : -1);
-  }
-  // What comes from other ranks, or from the rank's own forward at the last position, which hands over to its backward.
-  for (std::int64_t rank = 0; rank < shape.pp; ++rank) {
-    for (PipelineGraph::Placed& placed : pipeline.ranks[static_cast<std::size_t>(rank)]) {
-      const Task& task = placed.task;
-      if (placed.gather >= 0) pipeline.graph.depend(placed.first, placed.gather);
-      if (task.kind == TaskKind::kWeightGradient) continue;
-      const std::int64_t position = position_of(shape, rank, task.chunk);
-      std::int32_t input = -1;
-      if (!task.forward())
-        input = hands_over(shape, position) ? backwards.arrival(position + 1, task.micro_batch)
-                                            : forwards.output[forwards.at(position, task.micro_batch)];
-      else if (hands_over(shape, position - 1))
-        input = forwards.arrival(position - 1, task.micro_batch);
-      if (input < 0) continue;
-      placed.input = input;
-      pipeline.graph.depend(placed.first, input);
-      if (placed.gather >= 0 && !times.overlap_p2p) pipeline.graph.depend(placed.gather, input);
-      if (placed.beside >= 0) pipeline.graph.depend(placed.beside, input);
-    }
-  }
+  pipeline.ranks.reserve(static_cast<std::size_t>(shape.pp));
+  for (std::int64_t rank = 0; rank < shape.pp; ++rank)
+    RankBuilder(times, ticks, rank, outputs, pipeline)
+        .place(stretches, reloads.empty() ? 0 : reloads[static_cast<std::size_t>(rank)]);
+  link_ranks(times, outputs, pipeline);
   return pipeline;
 }
 

@@ -1,23 +1,46 @@
 #include "costmodel/pipeline/task_graph.h"
 
 #include <algorithm>
-#include <boost/graph/adjacency_list.hpp>
+#include <boost/graph/compressed_sparse_row_graph.hpp>
 #include <boost/graph/dag_shortest_paths.hpp>
+#include <iterator>
 #include <string>
+#include <utility>
+#include <vector>
 
 #include "costmodel/check.h"
 
 namespace foldwise::costmodel {
 namespace {
 
-using Weighted = boost::adjacency_list<boost::vecS, boost::vecS, boost::directedS, boost::no_property,
-                                       boost::property<boost::edge_weight_t, std::int64_t>>;
+/// Of the task at an edge's first end, negative: the shortest path is the longest one.
+struct EdgeWeight {
+  std::int64_t ps = 0;
+};
+using Weighted = boost::compressed_sparse_row_graph<boost::directedS, boost::no_property, EdgeWeight>;
+
+/// Edges to be, all known before the graph is made.
+struct Edges {
+  std::vector<std::pair<std::size_t, std::size_t>> ends;
+  std::vector<EdgeWeight> weights;
+  explicit Edges(std::size_t count) {
+    ends.reserve(count);
+    weights.reserve(count);
+  }
+  void add(std::size_t from, std::size_t to, std::int64_t duration) {
+    ends.emplace_back(from, to);
+    weights.push_back({-duration});
+  }
+  [[nodiscard]] Weighted graph(std::size_t vertices) const {
+    return {boost::edges_are_unsorted_multi_pass, ends.begin(), ends.end(), weights.begin(), vertices};
+  }
+};
 
 // Longest distance from `source` to the start of every task along edges that carry the duration of their first end.
 std::vector<std::int64_t> longest_from(const Weighted& graph, std::size_t source) {
   std::vector<std::int64_t> distance(num_vertices(graph));
-  dag_shortest_paths(graph, source, boost::distance_map(distance.data()));
-  for (std::int64_t& d : distance) d = -d;  // Weights are negative: the shortest path is the longest one.
+  dag_shortest_paths(graph, source, boost::distance_map(distance.data()).weight_map(get(&EdgeWeight::ps, graph)));
+  for (std::int64_t& d : distance) d = -d;
   return distance;
 }
 
@@ -31,6 +54,12 @@ std::int32_t TaskGraph::add(const GraphTask& task) {
   last_[stream] = number;
   tasks_.push_back(task);
   return number;
+}
+
+std::vector<std::int32_t> TaskGraph::last_of_streams() const {
+  std::vector<std::int32_t> last;
+  std::ranges::copy_if(last_, std::back_inserter(last), [](std::int32_t task) { return task >= 0; });
+  return last;
 }
 
 Execution execute(const TaskGraph& graph) {
@@ -72,18 +101,20 @@ Execution execute(const TaskGraph& graph) {
 CriticalPath critical_path(const TaskGraph& graph) {
   const std::vector<GraphTask>& tasks = graph.tasks();
   const std::size_t begin = tasks.size(), end = begin + 1;
-  Weighted down(end + 1), up(end + 1);  // From the begin to every start, and from the end to every start.
+  const std::size_t count = 2 * tasks.size() + graph.edges().size();
+  Edges downward(count), upward(count);  // From the begin to every start, and from the end to every start.
   const auto link = [&](std::size_t from, std::size_t to) {
     const std::int64_t duration = from < tasks.size() ? tasks[from].duration_ps : 0;
-    add_edge(from, to, -duration, down);
-    add_edge(to, from, -duration, up);
+    downward.add(from, to, duration);
+    upward.add(to, from, duration);
   };
   for (std::size_t i = 0; i < tasks.size(); ++i) {
     link(begin, i);
     link(i, end);
   }
   for (const auto& [from, to] : graph.edges()) link(static_cast<std::size_t>(from), static_cast<std::size_t>(to));
-  const std::vector<std::int64_t> head = longest_from(down, begin), tail = longest_from(up, end);
+  const Weighted down = downward.graph(end + 1);
+  const std::vector<std::int64_t> head = longest_from(down, begin), tail = longest_from(upward.graph(end + 1), end);
 
   CriticalPath path;
   path.length_ps = head[end];

@@ -38,6 +38,8 @@ class TaskGraph {
   void depend(std::int32_t task, std::int32_t earlier) { edges_.emplace_back(earlier, task); }
 
   [[nodiscard]] const std::vector<GraphTask>& tasks() const { return tasks_; }
+  /// The last task of every stream of every rank that has one.
+  [[nodiscard]] std::vector<std::int32_t> last_of_streams() const;
   /// (earlier, later), those of the streams included.
   [[nodiscard]] const std::vector<std::pair<std::int32_t, std::int32_t>>& edges() const { return edges_; }
 

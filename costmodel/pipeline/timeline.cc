@@ -3,12 +3,12 @@
 #include <algorithm>
 #include <cstddef>
 #include <optional>
-#include <stdexcept>
+#include <string>
 #include <utility>
 
 #include "costmodel/check.h"
-#include "costmodel/pipeline/limits.h"
 #include "costmodel/pipeline/pipeline_graph.h"
+#include "costmodel/pipeline/ticks.h"
 
 // The fast engine, for 1F1B at chunk level: a search simulates thousands of candidates. pipeline_graph.h is the general
 // one, and the tests hold the two equal.
@@ -26,57 +26,8 @@
 namespace foldwise::costmodel {
 namespace {
 
-using Picoseconds = std::int64_t;
 constexpr Picoseconds kUnknown = -1;
 constexpr auto kNever = static_cast<std::size_t>(-1);
-
-/// The only place where a time is rounded. None is negative, and llround is a call.
-// NOLINTNEXTLINE(bugprone-incorrect-roundings)
-Picoseconds to_ps(Seconds time) { return static_cast<Picoseconds>(time.to<double>() * 1e12 + 0.5); }
-
-void to_ticks(const PipelineTimes& times, std::vector<ChunkTicks>& ticks) {
-  if (const Seconds most = makespan_upper_bound(times); !(most <= kMostSeconds))
-    throw std::range_error(too_long(most, kMostSeconds));
-  const ScheduleShape& shape = times.shape;
-  const auto chunks = static_cast<std::size_t>(shape.pp * shape.vpp), pp = static_cast<std::size_t>(shape.pp);
-  FW_CHECK(times.stages.size() == chunks,
-           std::to_string(times.stages.size()) + " chunk times for " + std::to_string(chunks) + " chunks");
-  ticks.assign(chunks, {});
-  for (std::size_t x = 0; x < chunks; ++x) {
-    const StageTime& stage = times.stages[x];
-    ticks[x].forward = to_ps(stage.forward);
-    ticks[x].backward = to_ps(stage.backward);
-    ticks[x].weight_gradient = to_ps(stage.weight_gradient);
-    ticks[x].saving = to_ps(stage.merged_pair_saving);
-    ticks[x].gather = to_ps(stage.gather);
-    ticks[x].reduction = to_ps(stage.reduction);
-    ticks[x].first_forward_delay = to_ps(stage.first_forward_delay);
-    ticks[x].last_backward_delay = to_ps(stage.last_backward_delay);
-    FW_CHECK(ticks[x].gather >= 0 && ticks[x].reduction >= 0 && ticks[x].first_forward_delay >= 0 &&
-             ticks[x].last_backward_delay >= 0);
-    FW_CHECK(ticks[x].forward >= 0 && ticks[x].backward >= ticks[x].weight_gradient && ticks[x].weight_gradient >= 0 &&
-             ticks[x].saving >= 0 && stage.send >= Seconds{});
-  }
-  if (shape.pp == 1) return;
-  if (shape.kind == Schedule::kOneF1B) {
-    for (std::size_t x = 0; x + 1 < chunks; ++x)
-      ticks[x].send_forward = ticks[x + 1].send_backward = to_ps(times.stages[x].send);
-    return;
-  }
-  std::vector<std::size_t> at(chunks);  // The chunk at each position.
-  for (std::size_t x = 0; x < chunks; ++x)
-    at[static_cast<std::size_t>(
-        position_of(shape, static_cast<std::int64_t>(x % pp), static_cast<std::int64_t>(x / pp)))] = x;
-  for (std::size_t i = 0; i + 1 < chunks; ++i)
-    if (transfers(shape, static_cast<std::int64_t>(i)))
-      ticks[at[i]].send_forward = ticks[at[i + 1]].send_backward = to_ps(times.stages[at[i]].send);
-}
-
-void to_reload_ticks(const PipelineTimes& times, std::vector<Picoseconds>& ticks) {
-  FW_CHECK(times.reload.empty() || times.reload.size() == static_cast<std::size_t>(times.shape.pp));
-  ticks.clear();
-  for (const Seconds reload : times.reload) ticks.push_back(to_ps(reload));
-}
 
 /// Buffers of one simulation, kept from call to call: the search calls millions of times.
 struct Scratch {
@@ -161,104 +112,141 @@ void prepare(const PipelineTimes& times, const ScheduleShape& shape, Scratch& sc
   }
 }
 
-/// Runs the schedule in `scratch`; `record` sees every task, a rank's in issue order: rank, start, end, its blocking
-/// transfer, its wait for a gather.
+/// A rank's turn: its tasks until one waits for an input that is not known. `record` sees every task, a rank's in issue
+/// order: rank, start, end, its blocking transfer, its wait for a gather.
 template <bool kBlocking, bool kMerges, typename Record>
-Picoseconds run(const ScheduleShape& shape, Scratch& scratch, const Record& record) {
-  using Item = Scratch::Item;
-  const auto pp = static_cast<std::size_t>(shape.pp), vpp = static_cast<std::size_t>(shape.vpp);
-  const auto m = static_cast<std::size_t>(shape.num_microbatches);
-  const std::size_t total = scratch.forwards.size(), slots = pp * vpp * m;
-  const Item* const forwards = scratch.forwards.data();
-  const Item* const backwards = scratch.backwards.data();
-  Picoseconds* const forward_input = scratch.forward_input.data();
-  Picoseconds* const backward_input = scratch.backward_input.data();
+class Turn {
+ public:
+  Turn(const ScheduleShape& shape, Scratch& scratch, std::size_t rank, const Record& record)
+      : vpp_(static_cast<std::size_t>(shape.vpp)),
+        m_(static_cast<std::size_t>(shape.num_microbatches)),
+        total_(scratch.forwards.size()),
+        slots_(static_cast<std::size_t>(shape.pp) * vpp_ * m_),
+        rank_(rank),
+        base_(rank * m_),
+        forwards_(scratch.forwards.data()),
+        backwards_(scratch.backwards.data()),
+        ticks_(scratch.ticks.data() + 2 * rank * vpp_),
+        collectives_(scratch.collectives.data() + rank * (2 * vpp_ + 1)),
+        gathered_(scratch.gathered.data() + rank * vpp_),
+        forward_input_(scratch.forward_input.data()),
+        backward_input_(scratch.backward_input.data()),
+        record_(record),
+        state_(scratch.ranks[rank]) {}
 
-  // Runs rank's tasks until one waits for an input that is not known; true if any ran.
-  const auto take_turn = [&](std::size_t rank) {
-    Scratch::Rank state = scratch.ranks[rank];
-    const ChunkTicks* const ticks = scratch.ticks.data() + 2 * rank * vpp;
-    const Scratch::Collective* const collectives = scratch.collectives.data() + rank * (2 * vpp + 1);
-    Picoseconds* const gathered = scratch.gathered.data() + rank * vpp;
-    const std::size_t base = rank * m;
-    const std::size_t before = state.next_forward + state.next_backward;
-    // Outputs land in the neighbouring stage's slot; the last stage's forward is the input of its own backward.
-    const auto deliver_forward = [&](std::size_t slot, Picoseconds end, Picoseconds send) {
-      if (slot + m < slots) {
-        forward_input[slot + m] = state.sent_forward = std::max(end, state.sent_forward) + send;
-      } else {
-        backward_input[slot] = end;
-      }
-    };
-    const auto deliver_backward = [&](std::size_t slot, Picoseconds end, Picoseconds send) {
-      if (slot >= m) backward_input[slot - m] = state.sent_backward = std::max(end, state.sent_backward) + send;
-    };
+  /// The rank behind it, and whether any task ran.
+  bool take(Scratch::Rank& rank) {
+    const std::size_t before = done();
     for (;;) {
-      if (state.next_forward + state.next_backward == state.next_launch) [[unlikely]] {
-        state.collected = std::max(state.collected, state.free);
-        const std::size_t chunk = collectives[state.launched].chunk;
-        if (chunk >= vpp)
-          state.collected += ticks[chunk].reduction;
-        else if (!kBlocking)
-          gathered[chunk] = state.collected += ticks[chunk].gather;
-        state.next_launch = collectives[++state.launched].after;
+      if (done() == state_.next_launch) [[unlikely]] {
+        launch();
         continue;
       }
-      if (state.next_backward == total) break;
-      const bool warm_up = state.next_forward < state.warm;
+      if (state_.next_backward == total_) break;
+      const bool warm_up = state_.next_forward < state_.warm;
       const bool forward_turn =
-          warm_up || (state.next_forward < total && state.next_forward - state.warm == state.next_backward);
-      if (kMerges && forward_turn && !warm_up) {
-        const Item f = forwards[state.next_forward], b = backwards[state.next_backward];
-        const std::size_t f_slot = base + static_cast<std::size_t>(f.slot);
-        const std::size_t b_slot = base + static_cast<std::size_t>(b.slot);
-        const Picoseconds f_ready = forward_input[f_slot], b_ready = backward_input[b_slot];
-        if (f_ready == kUnknown || b_ready == kUnknown) break;
-        const ChunkTicks &ft = ticks[f.chunk], &bt = ticks[b.chunk];
-        const Picoseconds start = std::max({state.free, f_ready, b_ready});
-        const Picoseconds end = start + merged_pair(ft, bt);
-        state.free = kBlocking ? end + ft.send_forward + bt.send_backward : end;
-        // A blocking pair sends its activations first, then its gradient.
-        deliver_forward(f_slot, end, ft.send_forward);
-        deliver_backward(b_slot, kBlocking ? end + ft.send_forward : end, bt.send_backward);
-        record(rank, start, end, kBlocking ? ft.send_forward : 0, 0);
-        record(rank, start, end, kBlocking ? ft.send_forward + bt.send_backward : 0, 0);
-        ++state.next_forward;
-        ++state.next_backward;
-      } else if (forward_turn) {
-        const Item f = forwards[state.next_forward];
-        const std::size_t slot = base + static_cast<std::size_t>(f.slot);
-        const Picoseconds ready = forward_input[slot];
-        if (ready == kUnknown) break;
-        const ChunkTicks& stage = ticks[f.chunk];
-        Picoseconds start = std::max(state.free, ready), gather = 0;
-        if (static_cast<std::size_t>(f.chunk) >= vpp) {
-          gather = kBlocking ? stage.gather
-                             : std::max<Picoseconds>(0, gathered[static_cast<std::size_t>(f.chunk) - vpp] - start);
-          start += gather;
-        }
-        const Picoseconds end = start + stage.forward;
-        state.free = kBlocking ? end + stage.send_forward : end;
-        deliver_forward(slot, end, stage.send_forward);
-        record(rank, start, end, kBlocking ? stage.send_forward : 0, gather);
-        ++state.next_forward;
-      } else {
-        const Item b = backwards[state.next_backward];
-        const std::size_t slot = base + static_cast<std::size_t>(b.slot);
-        const Picoseconds ready = backward_input[slot];
-        if (ready == kUnknown) break;
-        const ChunkTicks& stage = ticks[b.chunk];
-        const Picoseconds start = std::max(state.free, ready), end = start + stage.backward;
-        state.free = kBlocking ? end + stage.send_backward : end;
-        deliver_backward(slot, end, stage.send_backward);
-        record(rank, start, end, kBlocking ? stage.send_backward : 0, 0);
-        ++state.next_backward;
-      }
+          warm_up || (state_.next_forward < total_ && state_.next_forward - state_.warm == state_.next_backward);
+      if (!(kMerges && forward_turn && !warm_up ? pair() : forward_turn ? forward() : backward())) break;
     }
-    scratch.ranks[rank] = state;
-    return state.next_forward + state.next_backward != before;
-  };
+    rank = state_;
+    return done() != before;
+  }
 
+ private:
+  using Item = Scratch::Item;
+  [[nodiscard]] std::size_t done() const { return state_.next_forward + state_.next_backward; }
+  [[nodiscard]] std::size_t slot_of(const Item& item) const { return base_ + static_cast<std::size_t>(item.slot); }
+
+  void launch() {
+    state_.collected = std::max(state_.collected, state_.free);
+    const std::size_t chunk = collectives_[state_.launched].chunk;
+    if (chunk >= vpp_)
+      state_.collected += ticks_[chunk].reduction;
+    else if (!kBlocking)
+      gathered_[chunk] = state_.collected += ticks_[chunk].gather;
+    state_.next_launch = collectives_[++state_.launched].after;
+  }
+
+  // Outputs land in the neighbouring stage's slot; the last stage's forward is the input of its own backward.
+  void deliver_forward(std::size_t slot, Picoseconds end, Picoseconds send) {
+    if (slot + m_ < slots_)
+      forward_input_[slot + m_] = state_.sent_forward = std::max(end, state_.sent_forward) + send;
+    else
+      backward_input_[slot] = end;
+  }
+  void deliver_backward(std::size_t slot, Picoseconds end, Picoseconds send) {
+    if (slot >= m_) backward_input_[slot - m_] = state_.sent_backward = std::max(end, state_.sent_backward) + send;
+  }
+
+  // Each: false if its input is not known.
+  bool pair() {
+    const Item f = forwards_[state_.next_forward], b = backwards_[state_.next_backward];
+    const Picoseconds f_ready = forward_input_[slot_of(f)], b_ready = backward_input_[slot_of(b)];
+    if (f_ready == kUnknown || b_ready == kUnknown) return false;
+    const ChunkTicks &ft = ticks_[f.chunk], &bt = ticks_[b.chunk];
+    const Picoseconds start = std::max({state_.free, f_ready, b_ready}), end = start + merged_pair(ft, bt);
+    state_.free = kBlocking ? end + ft.send_forward + bt.send_backward : end;
+    // A blocking pair sends its activations first, then its gradient.
+    deliver_forward(slot_of(f), end, ft.send_forward);
+    deliver_backward(slot_of(b), kBlocking ? end + ft.send_forward : end, bt.send_backward);
+    record_(rank_, start, end, kBlocking ? ft.send_forward : 0, 0);
+    record_(rank_, start, end, kBlocking ? ft.send_forward + bt.send_backward : 0, 0);
+    ++state_.next_forward;
+    ++state_.next_backward;
+    return true;
+  }
+
+  bool forward() {
+    const Item f = forwards_[state_.next_forward];
+    const Picoseconds ready = forward_input_[slot_of(f)];
+    if (ready == kUnknown) return false;
+    const ChunkTicks& stage = ticks_[f.chunk];
+    Picoseconds start = std::max(state_.free, ready), gather = 0;
+    if (const auto entry = static_cast<std::size_t>(f.chunk); entry >= vpp_) {
+      gather = kBlocking ? stage.gather : std::max<Picoseconds>(0, gathered_[entry - vpp_] - start);
+      start += gather;
+    }
+    const Picoseconds end = start + stage.forward;
+    state_.free = kBlocking ? end + stage.send_forward : end;
+    deliver_forward(slot_of(f), end, stage.send_forward);
+    record_(rank_, start, end, kBlocking ? stage.send_forward : 0, gather);
+    ++state_.next_forward;
+    return true;
+  }
+
+  bool backward() {
+    const Item b = backwards_[state_.next_backward];
+    const Picoseconds ready = backward_input_[slot_of(b)];
+    if (ready == kUnknown) return false;
+    const ChunkTicks& stage = ticks_[b.chunk];
+    const Picoseconds start = std::max(state_.free, ready), end = start + stage.backward;
+    state_.free = kBlocking ? end + stage.send_backward : end;
+    deliver_backward(slot_of(b), end, stage.send_backward);
+    record_(rank_, start, end, kBlocking ? stage.send_backward : 0, 0);
+    ++state_.next_backward;
+    return true;
+  }
+
+  const std::size_t vpp_, m_, total_, slots_, rank_, base_;
+  const Item* const forwards_;
+  const Item* const backwards_;
+  const ChunkTicks* const ticks_;
+  const Scratch::Collective* const collectives_;
+  Picoseconds* const gathered_;
+  Picoseconds* const forward_input_;
+  Picoseconds* const backward_input_;
+  const Record& record_;
+  Scratch::Rank state_;  ///< A copy: no other rank writes it.
+};
+
+/// Runs the schedule in `scratch`.
+template <bool kBlocking, bool kMerges, typename Record>
+Picoseconds run(const ScheduleShape& shape, Scratch& scratch, const Record& record) {
+  const auto pp = static_cast<std::size_t>(shape.pp);
+  const std::size_t total = scratch.forwards.size();
+  const auto take_turn = [&](std::size_t rank) {
+    return Turn<kBlocking, kMerges, Record>(shape, scratch, rank, record).take(scratch.ranks[rank]);
+  };
   bool progress = true;
   while (progress && scratch.ranks[0].next_backward < total) {
     progress = false;
@@ -359,57 +347,7 @@ std::optional<Picoseconds> by_repeats(const PipelineTimes& times) {
   return makespan + (times.shape.num_microbatches - shape.num_microbatches) / repeats.group * *by;
 }
 
-/// Work of the busiest rank, if everything that may run merged does.
-Seconds busiest_rank(const ScheduleShape& shape, const std::vector<ChunkTicks>& ticks) {
-  Picoseconds most = 0;
-  for (std::int64_t rank = 0; rank < shape.pp; ++rank) {
-    Picoseconds work = 0;
-    for (std::int64_t chunk = 0; chunk < shape.vpp; ++chunk) {
-      const ChunkTicks& t = ticks[static_cast<std::size_t>(chunk * shape.pp + rank)];
-      work += chunk_microbatches(shape) * (t.forward + t.backward - t.saving);
-    }
-    most = std::max(most, work);
-  }
-  return Seconds{static_cast<double>(most) * 1e-12};
-}
-
-/// How many of the first `n` entries of the schedule table belong to `chunk`. Closed form, O(1).
-std::int64_t table_count(const ScheduleShape& shape, std::int64_t n, std::int64_t chunk) {
-  const std::int64_t group = shape.vpp == 1 ? shape.num_microbatches : schedule_group_size(shape);
-  const std::int64_t whole = n / (group * shape.vpp);                                 // Whole groups before entry n.
-  const std::int64_t size = std::min(group, shape.num_microbatches - whole * group);  // Size of the group of entry n.
-  const std::int64_t inside = n - whole * group * shape.vpp;
-  return whole * group + std::clamp(inside - chunk * size, std::int64_t{0}, std::max(size, std::int64_t{0}));
-}
-
 }  // namespace
-
-std::int64_t ChunkTicks::of(TaskKind kind) const {
-  switch (kind) {
-    case TaskKind::kForward:
-      return forward;
-    case TaskKind::kBackward:
-      return backward;
-    case TaskKind::kInputGradient:
-      return backward - weight_gradient;
-    case TaskKind::kWeightGradient:
-      return weight_gradient;
-  }
-  FW_CHECK(false, "an unknown kind of task");
-  return 0;
-}
-
-std::vector<ChunkTicks> chunk_ticks(const PipelineTimes& times) {
-  std::vector<ChunkTicks> ticks;
-  to_ticks(times, ticks);
-  return ticks;
-}
-
-std::vector<std::int64_t> reload_ticks(const PipelineTimes& times) {
-  std::vector<std::int64_t> ticks;
-  to_reload_ticks(times, ticks);
-  return ticks;
-}
 
 // Work is not done faster than the longer of the two halves.
 std::int64_t merged_pair(const ChunkTicks& forward, const ChunkTicks& backward) {
@@ -449,75 +387,6 @@ Seconds simulate_makespan(const PipelineTimes& times) {
     makespan = execute(times, times.shape, scratch_of_thread(),
                        [](std::size_t, Picoseconds, Picoseconds, Picoseconds, Picoseconds) {});
   return Seconds{static_cast<double>(*makespan) * 1e-12};
-}
-
-Seconds makespan_lower_bound(const PipelineTimes& times) {
-  thread_local std::vector<ChunkTicks> stages;
-  to_ticks(times, stages);
-  const ScheduleShape& shape = times.shape;
-  if (shape.kind != Schedule::kOneF1B) return busiest_rank(shape, stages);
-  const std::int64_t m = shape.num_microbatches, total = m * shape.vpp;
-  const bool merges = merges_pairs(shape), blocking = !times.overlap_p2p;
-  const auto last_chunk = static_cast<std::size_t>((shape.vpp - 1) * shape.pp);
-
-  // One micro-batch through every stage, up and back; and through the stages above the last chunk of a rank.
-  Picoseconds all_up = 0, all_down = 0;
-  Picoseconds above_up = 0, above_down = 0;  // The transfers out of these stages included.
-  for (std::size_t x = 0; x < stages.size(); ++x) {
-    all_up += stages[x].forward + stages[x].send_forward + (blocking ? stages[x].gather : 0);
-    all_down += stages[x].backward + stages[x].send_backward;
-    if (x < last_chunk) continue;
-    above_up += stages[x].forward + stages[x].send_forward;
-    above_down += stages[x].backward + stages[x].send_backward;
-  }
-  Picoseconds bound = all_up + all_down;
-  Picoseconds up = 0;    // The first micro-batch on its way to this rank's chunk 0.
-  Picoseconds down = 0;  // The last micro-batch on its way from this rank's chunk 0 to the end.
-  for (std::int64_t rank = 0; rank < shape.pp; ++rank) {
-    const ChunkTicks& first = stages[static_cast<std::size_t>(rank)];
-    const ChunkTicks& last = stages[last_chunk + static_cast<std::size_t>(rank)];
-    up = blocking ? up + first.gather : std::max(up, first.gather);
-    above_up -= last.forward + last.send_forward;
-    above_down -= last.backward + last.send_backward;
-    down += first.send_backward;
-
-    // The rank's work, blocking sends included.
-    const std::int64_t warm = num_warmup(shape, rank), pairs = total - warm;
-    const std::int64_t late = std::min(warm + (merges ? 0 : 1), total);
-    const std::int64_t early = std::max(pairs - (merges ? 0 : 1), std::int64_t{0});
-    Picoseconds work = 0;
-    Picoseconds forwards_before = 0;  // Forwards that end before the first backward (pair) starts.
-    Picoseconds backwards_after = 0;  // Backwards that start after the last forward (pair).
-    Picoseconds savings = 0;
-    for (std::int64_t chunk = 0; chunk < shape.vpp; ++chunk) {
-      const ChunkTicks& stage = stages[static_cast<std::size_t>(chunk * shape.pp + rank)];
-      const std::int64_t turn = shape.vpp - 1 - chunk;  // Its backwards' chunk in the table.
-      const Picoseconds forward = stage.forward + (blocking ? stage.send_forward : 0);
-      const Picoseconds backward = stage.backward + (blocking ? stage.send_backward : 0);
-      work += m * (forward + backward) + stage.first_forward_delay + stage.last_backward_delay;
-      forwards_before += table_count(shape, late, chunk) * forward + stage.first_forward_delay;
-      backwards_after += (m - table_count(shape, early, turn)) * backward + stage.last_backward_delay;
-      if (merges) savings += stage.saving * (m - table_count(shape, warm, chunk) + table_count(shape, pairs, turn));
-    }
-    work -= savings / 2;  // Each stage of a pair saves half, rounded down.
-
-    // (1) It works without a pause, once the first micro-batch has come and until the last one has left.
-    const Picoseconds tail = down - (blocking ? first.send_backward : 0);  // A blocking send is work.
-    bound = std::max(bound, up + work + tail);
-    // (2) Its first backward waits for the first micro-batch to go up through every stage and come back.
-    bound = std::max(bound, all_up + above_down + work - forwards_before + tail);
-    // (3) After its last forward, the last micro-batch goes up through the stages above and back through every stage.
-    //     (A blocking pair sends a gradient after its activations: what follows them is not simply a path.)
-    if (!(merges && blocking)) {
-      const Picoseconds send = blocking ? 0 : last.send_forward;
-      bound = std::max(bound, up + work - backwards_after + send + above_up + all_down);
-    }
-    up += first.forward + first.send_forward;
-    down += first.backward;
-  }
-  // All of it ends with the last backward of rank 0.
-  const Picoseconds reload = times.reload.empty() ? 0 : to_ps(times.reload.front());
-  return Seconds{static_cast<double>(bound + std::max(stages.front().reduction, reload)) * 1e-12};
 }
 
 }  // namespace foldwise::costmodel

@@ -249,126 +249,183 @@ bool buckets_add_padding(const StepContext& context, const ModelCosts& costs) {
   return !std::all_of(buffers.begin(), buffers.end(), [&](const auto& b) { return b.ends_fall_on(granule); });
 }
 
-StageCost stage_cost(const StepContext& context, const ModelKinds& kinds, const ModelCosts& costs,
-                     const StageContent& content) {
-  const TrainingOptions& o = context.options;
-  StageCost stage;
-  stage.layers = content.num_layers + content.mtp_layers;
-  stage.loss = content.loss;
-  stage.mtp = content.mtp_layers > 0;
-  const bool splits = splits_backward(o.pipeline.schedule);
-  const bool hooked = shards_gradients(o.step.sharding) && o.megatron_fsdp();  // Of FSDP2 the host was not measured.
-  Seconds layers_forward{}, layers_backward{};
-  const auto add = [&](const BlockCost& cost, double times = 1.0) {
+namespace {
+
+// The stage from its pieces to its times: each step below adds what is known only of all pieces before it.
+class StageBuilder {
+ public:
+  StageBuilder(const StepContext& context, const ModelKinds& kinds, const ModelCosts& costs,
+               const StageContent& content)
+      : context_(context), kinds_(kinds), costs_(costs), content_(content), o_(context.options) {}
+
+  StageCost build() {
+    add_pieces();
+    add_parameters();
+    add_memory_and_fsdp();
+    wait_for_offloaded_layers();
+    add_transfers();
+    add_host();
+    return std::move(stage_);
+  }
+
+ private:
+  void add(const BlockCost& cost, double times = 1.0) {
     if (times == 1.0)
-      stage.cost += cost;
+      stage_.cost += cost;
     else
-      stage.cost += scaled(cost, times);
-    if (splits)
-      for (const ComputeSum& wgrad : cost.nodes.wgrad) stage.weight_gradient += times * wgrad.time;
-  };
-  visit_stage(context, kinds, content, PieceOrder::kByKind, [&](const StagePiece& piece) {
-    switch (piece.piece) {
-      case Piece::kEmbedding:
-        return add(costs.embedding);
-      case Piece::kHead:
-        return add(costs.head);
-      case Piece::kMtp: {  // With its layers.
-        BlockCost depth = costs.mtp;
-        if (repeats_parameters(context.model, piece)) depth.parameters = {};
-        stage.hidden += costs.mtp_saving;
-        return add(hooked ? as_unit(context, depth, costs.mtp_tensors) : depth);
-      }
-      case Piece::kLayer:
-      case Piece::kMixer:
-      case Piece::kMlp:
-        stage.moe_layers += piece.layer->mlp == MlpKind::kMoe ? piece.times : 0;
-        if (piece.layer->mixer != kNoMixer) stage.mixers |= 1u << static_cast<unsigned>(piece.layer->mixer);
-        stage.mlps |= 1u << static_cast<unsigned>(piece.layer->mlp);
-        if (!piece.decoder()) return;
-        if (hooked)
-          add(as_unit(context, costs.of(piece), costs.layer_tensors[static_cast<std::size_t>(piece.kind)]),
-              static_cast<double>(piece.times));
-        else
-          add(costs.of(piece), static_cast<double>(piece.times));
-        layers_forward += static_cast<double>(piece.times) * costs.of(piece).forward.busy();
-        layers_backward += static_cast<double>(piece.times) * costs.of(piece).backward.busy();
-        stage.hidden += static_cast<double>(piece.times) * costs.saving_of(piece);
+      stage_.cost += scaled(cost, times);
+    if (splits_backward(o_.pipeline.schedule))
+      for (const ComputeSum& node : cost.nodes.wgrad) stage_.weight_gradient += times * node.time;
+  }
+
+  void add_pieces() {
+    stage_.layers = content_.num_layers + content_.mtp_layers;
+    stage_.loss = content_.loss;
+    stage_.mtp = content_.mtp_layers > 0;
+    visit_stage(context_, kinds_, content_, PieceOrder::kByKind, [&](const StagePiece& piece) {
+      if (piece.layer != nullptr) note_kind(piece);
+      if (piece.piece == Piece::kEmbedding) add(costs_.embedding);
+      if (piece.piece == Piece::kHead) add(costs_.head);
+      if (piece.piece == Piece::kMtp) add_mtp(piece);
+      if (piece.decoder()) add_layers(piece);
+    });
+  }
+
+  void note_kind(const StagePiece& piece) {
+    stage_.moe_layers += piece.layer->mlp == MlpKind::kMoe ? piece.times : 0;
+    if (piece.layer->mixer != kNoMixer) stage_.mixers |= 1u << static_cast<unsigned>(piece.layer->mixer);
+    stage_.mlps |= 1u << static_cast<unsigned>(piece.layer->mlp);
+  }
+
+  /// Whether Megatron-FSDP's hooks run around each unit. Of FSDP2 the host was not measured.
+  [[nodiscard]] bool hooked() const { return shards_gradients(o_.step.sharding) && o_.megatron_fsdp(); }
+
+  void add_mtp(const StagePiece& piece) {  // With its layers.
+    BlockCost depth = costs_.mtp;
+    if (repeats_parameters(context_.model, piece)) depth.parameters = {};
+    stage_.hidden += costs_.mtp_saving;
+    add(hooked() ? as_unit(context_, depth, costs_.mtp_tensors) : depth);
+  }
+
+  void add_layers(const StagePiece& piece) {
+    const BlockCost& layer = costs_.of(piece);
+    const auto times = static_cast<double>(piece.times);
+    if (hooked())
+      add(as_unit(context_, layer, costs_.layer_tensors[static_cast<std::size_t>(piece.kind)]), times);
+    else
+      add(layer, times);
+    layers_.forward += times * layer.forward.busy();
+    layers_.backward += times * layer.backward.busy();
+    stage_.hidden += times * costs_.saving_of(piece);
+  }
+
+  void add_parameters() {
+    ParameterCount& parameters = stage_.cost.parameters;
+    const ParameterCount& embedding = costs_.embedding.parameters;
+    if (has_table(context_.model, content_)) {
+      if (!content_.embedding) parameters += embedding;
+      if (shares_table(context_) && !o_.layer.lora) parameters.shared_embedding = embedding.embedding;
     }
-  });
-  if (has_table(context.model, content)) {
-    if (!content.embedding) stage.cost.parameters += costs.embedding.parameters;
-    if (shares_table(context) && !o.layer.lora)
-      stage.cost.parameters.shared_embedding = costs.embedding.parameters.embedding;
+    parameters += buffer_padding(context_, kinds_, costs_, content_, parameters, false);
+    const OpList collectives = data_parallel_ops(context_, parameters.trained(o_.layer));
+    stage_.gather = communication_of(collectives.forward, context_.hardware);
+    stage_.reduction = communication_of(collectives.backward, context_.hardware);
   }
-  stage.cost.parameters += buffer_padding(context, kinds, costs, content, stage.cost.parameters, false);
-  const std::vector<ChunkPart> parts = stage_parts(context, kinds, costs, content);
-  const OpList collectives = data_parallel_ops(context, stage.cost.parameters.trained(o.layer));
-  stage.gather = communication_of(collectives.forward, context.hardware);
-  stage.reduction = communication_of(collectives.backward, context.hardware);
-  if (!shards_gradients(o.step.sharding)) {
-    stage.cost.memory = chunk_memory(parts);
-  } else {
-    const FsdpMemory memory = fsdp_memory(o, parts);
-    stage.cost.memory = memory.memory;
-    stage.fsdp_buffers = memory.buffers;
-    stage.fsdp_whole = memory.whole;
-    const OpList fsdp = fsdp_ops(context, stage.cost.parameters);
-    const auto hide = [&](const std::vector<Op>& ops, DirectionCost& direction) {
-      const ComputeSum kernels = compute_of(ops, context.hardware);
-      stage.cost.mix += kernels;
-      direction.compute += kernels.time;
-      direction.run(Seconds{}, kernels.time);
-      const CommunicationSum comm = communication_of(ops, context.hardware);
-      // Gathered and reduced unit by unit beside the compute of other units; the first unit has nothing to hide under.
-      const auto units = static_cast<double>(std::max<std::int64_t>(1, stage.layers));
-      const Seconds waits = piecewise(context, comm, comm.time / units, stage.cost.mix.stretch(direction.compute));
-      direction.comm += waits;
-      direction.run(Seconds{}, waits);
-    };
-    hide(fsdp.forward, stage.cost.forward);
-    hide(fsdp.backward, stage.cost.backward);
+
+  void add_memory_and_fsdp() {
+    const std::vector<ChunkPart> parts = stage_parts(context_, kinds_, costs_, content_);
+    if (!shards_gradients(o_.step.sharding)) {
+      stage_.cost.memory = chunk_memory(parts);
+      return;
+    }
+    const FsdpMemory memory = fsdp_memory(o_, parts);
+    stage_.cost.memory = memory.memory;
+    stage_.fsdp_buffers = memory.buffers;
+    stage_.fsdp_whole = memory.whole;
+    const OpList fsdp = fsdp_ops(context_, stage_.cost.parameters);
+    hide(fsdp.forward, stage_.cost.forward);
+    hide(fsdp.backward, stage_.cost.backward);
   }
-  if (o.pipeline.cpu_offloading_num_layers > 0 && content.num_layers > 0) {
-    const std::int64_t offloaded = covered_layers(o, content.num_layers);
-    const double layer = 1.0 / static_cast<double>(content.num_layers), copy = 1.0 / static_cast<double>(offloaded);
-    const LayerWaits waits = layer_waits(content.num_layers, offloaded, layer * layers_forward, layer * layers_backward,
-                                         copy * stage.cost.forward.copy, copy * stage.cost.backward.copy);
-    stage.cost.forward.copy_wait = waits.forward;
-    stage.cost.backward.copy_wait = waits.backward;
+
+  /// Gathers and reductions unit by unit beside the compute of other units; the first one has nothing to hide under.
+  void hide(const std::vector<Op>& ops, DirectionCost& direction) {
+    const ComputeSum kernels = compute_of(ops, context_.hardware);
+    stage_.cost.mix += kernels;
+    direction.compute += kernels.time;
+    direction.run(Seconds{}, kernels.time);
+    const CommunicationSum comm = communication_of(ops, context_.hardware);
+    const auto units = static_cast<double>(std::max<std::int64_t>(1, stage_.layers));
+    const Seconds waits = piecewise(context_, comm, comm.time / units, stage_.cost.mix.stretch(direction.compute));
+    direction.comm += waits;
+    direction.run(Seconds{}, waits);
   }
-  CommunicationSum transfer;
-  if (o.pipeline.pp > 1) {
-    const Op op = stage_transfer(context);
-    transfer.add(op, op_time(op, context.hardware), context.hardware);
-    stage.send = transfer.time;
+
+  void wait_for_offloaded_layers() {
+    if (o_.pipeline.cpu_offloading_num_layers <= 0 || content_.num_layers <= 0) return;
+    const std::int64_t offloaded = covered_layers(o_, content_.num_layers);
+    const double layer = 1.0 / static_cast<double>(content_.num_layers), copy = 1.0 / static_cast<double>(offloaded);
+    DirectionCost &forward = stage_.cost.forward, &backward = stage_.cost.backward;
+    const LayerWaits waits = layer_waits(content_.num_layers, offloaded, layer * layers_.forward,
+                                         layer * layers_.backward, copy * forward.copy, copy * backward.copy);
+    forward.copy_wait = waits.forward;
+    backward.copy_wait = waits.backward;
   }
-  if (o.pipeline.pp > 1 && !blocks_on_transfers(o)) {
-    // Beside a task its rank receives another one's input and sends an earlier one's output.
-    const SharedPace pace = shared_pace(stage.cost.mix, transfer, 0.0, context.hardware);
-    stage.send = transfer.time / pace.communication;
-    const double transfers = (content.embedding ? 0.0 : 1.0) + (content.loss ? 0.0 : 1.0);
+
+  /// Of activations to the next stage and of gradients back. Beside a task its rank receives another one's input and
+  /// sends an earlier one's output, unless it waits for both.
+  void add_transfers() {
+    if (o_.pipeline.pp <= 1) return;
+    const Op op = stage_transfer(context_);
+    CommunicationSum transfer;
+    transfer.add(op, op_time(op, context_.hardware), context_.hardware);
+    stage_.send = transfer.time;
+    if (blocks_on_transfers(o_)) return;
+    const SharedPace pace = shared_pace(stage_.cost.mix, transfer, 0.0, context_.hardware);
+    stage_.send = transfer.time / pace.communication;
+    const double transfers = (content_.embedding ? 0.0 : 1.0) + (content_.loss ? 0.0 : 1.0);
     const auto lose = [&](DirectionCost& direction, Seconds& lost) {
       lost = side_by_side(direction.compute, transfers * transfer.time, pace).compute - direction.compute;
       direction.comm += lost;
       direction.run(Seconds{}, lost);
     };
-    lose(stage.cost.forward, stage.forward_transfers);
-    lose(stage.cost.backward, stage.backward_transfers);
+    lose(stage_.cost.forward, stage_.forward_transfers);
+    lose(stage_.cost.backward, stage_.backward_transfers);
   }
-  // Nodes of a layer's schedule plan: attention, dispatch, experts and combine, or attention and MLP.
-  const std::int64_t nodes = o.pipeline.overlaps.ep_a2a ? 2 * stage.layers + 2 * stage.moe_layers : 0;
-  const Seconds plan = context.hardware.host.task + static_cast<double>(nodes) * context.hardware.host.node;
-  stage.cost.pair.op(2.0 * plan, Seconds{});
-  for (DirectionCost* direction : {&stage.cost.forward, &stage.cost.backward}) direction->run(plan, Seconds{});
-  const bool blocks = blocks_on_transfers(o) && o.pipeline.pp > 1;
-  const auto idle = [&](const IssueClock& forward, const IssueClock& backward) {
-    return blocks ? blocking_idle(forward, backward, content.embedding, content.loss) : host_idle(forward, backward);
-  };
-  stage.host = beside_copies(stage.cost, idle(stage.cost.forward.clock, stage.cost.backward.clock));
-  stage.saving = pair_saving(stage.cost, stage.host.total(), stage.hidden);
-  throttle(stage, idle(stage.cost.forward.sustained, stage.cost.backward.sustained));
-  return stage;
+
+  void add_host() {
+    // Nodes of a layer's schedule plan: attention, dispatch, experts and combine, or attention and MLP.
+    const std::int64_t nodes = o_.pipeline.overlaps.ep_a2a ? 2 * stage_.layers + 2 * stage_.moe_layers : 0;
+    const HostSpec& host = context_.hardware.host;
+    const Seconds plan = host.task + static_cast<double>(nodes) * host.node;
+    BlockCost& cost = stage_.cost;
+    cost.pair.op(2.0 * plan, Seconds{});
+    for (DirectionCost* direction : {&cost.forward, &cost.backward}) direction->run(plan, Seconds{});
+    const bool blocks = blocks_on_transfers(o_) && o_.pipeline.pp > 1;
+    const auto idle = [&](const IssueClock& forward, const IssueClock& backward) {
+      return blocks ? blocking_idle(forward, backward, content_.embedding, content_.loss)
+                    : host_idle(forward, backward);
+    };
+    stage_.host = beside_copies(cost, idle(cost.forward.clock, cost.backward.clock));
+    stage_.saving = pair_saving(cost, stage_.host.total(), stage_.hidden);
+    throttle(stage_, idle(cost.forward.sustained, cost.backward.sustained));
+  }
+
+  const StepContext& context_;
+  const ModelKinds& kinds_;
+  const ModelCosts& costs_;
+  const StageContent& content_;
+  const TrainingOptions& o_;
+  StageCost stage_;
+  struct {
+    Seconds forward{}, backward{};
+  } layers_;  ///< Of the decoder layers alone.
+};
+
+}  // namespace
+
+StageCost stage_cost(const StepContext& context, const ModelKinds& kinds, const ModelCosts& costs,
+                     const StageContent& content) {
+  return StageBuilder(context, kinds, costs, content).build();
 }
 
 Op stage_transfer(const StepContext& context) {

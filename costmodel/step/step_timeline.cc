@@ -150,27 +150,12 @@ std::vector<StepTimeline::Level> levels_of(const Composition& c, std::int64_t ra
   return levels;
 }
 
-}  // namespace
-
-StepTimeline step_timeline(const Step& step, const Prediction& prediction) {
-  const Composition& c = step.composition;
-  const auto pp = static_cast<std::size_t>(c.times.shape.pp);
-  PipelineGraph pipeline = pipeline_graph(c.times, stretches_of(c, chunk_ledgers(step)));
-  const Timeline timeline = timeline_of(pipeline);
-
-  // The end of the step begins everywhere once the last rank is done and every gradient reduced.
-  std::vector<std::int32_t> last;
-  for (std::size_t i = pipeline.graph.tasks().size(); i-- > 0;) {
-    const GraphTask& task = pipeline.graph.tasks()[i];
-    const bool seen = std::any_of(last.begin(), last.end(), [&](std::int32_t other) {
-      const GraphTask& t = pipeline.graph.tasks()[static_cast<std::size_t>(other)];
-      return t.rank == task.rank && t.stream == task.stream;
-    });
-    if (!seen) last.push_back(static_cast<std::int32_t>(i));
-  }
-  const std::size_t chunk_tasks = pipeline.graph.tasks().size();
-  std::vector<StepPart> end_parts;  // By graph task after `chunk_tasks`.
-  for (std::size_t rank = 0; rank < pp; ++rank) {
+// The end of the step: it begins everywhere once the last rank is done and every gradient reduced. Adds its tasks
+// behind those of the chunks; the parts that they stand for.
+std::vector<StepPart> add_step_end(const Step& step, PipelineGraph& pipeline) {
+  const std::vector<std::int32_t> last = pipeline.graph.last_of_streams();
+  std::vector<StepPart> parts;
+  for (std::size_t rank = 0; rank < pipeline.ranks.size(); ++rank) {
     std::int32_t before = -1;
     for (const StepPart& part : step_parts(step, static_cast<std::int64_t>(rank), {})) {
       const std::int64_t duration = ticks_of(part.exposed);  // Nothing of what lies beside the chunks.
@@ -178,7 +163,7 @@ StepTimeline step_timeline(const Step& step, const Prediction& prediction) {
       const std::int32_t node =
           pipeline.graph.add({static_cast<std::int32_t>(rank), stream_of(part.activity, true), duration});
       pipeline.labels.push_back(static_cast<std::int32_t>(part.activity));
-      end_parts.push_back(part);
+      parts.push_back(part);
       if (before >= 0)
         pipeline.graph.depend(node, before);
       else
@@ -186,60 +171,82 @@ StepTimeline step_timeline(const Step& step, const Prediction& prediction) {
       before = node;
     }
   }
+  return parts;
+}
+
+Activity activity_of(std::int32_t label) {
+  if (label >= 0) return static_cast<Activity>(label);
+  return label == kTransferLabel ? Activity::kPipeline : label == kReloadLabel ? Activity::kOffload : Activity::kData;
+}
+
+// What happens once per step beside the chunks; else empty.
+std::string_view collective_name(std::int32_t label) {
+  return label == kGatherLabel      ? "param_gather"
+         : label == kReductionLabel ? "grad_reduce"
+         : label == kReloadLabel    ? "reload_states"
+                                    : "";
+}
+
+// A slice for each task of the graph, with the chunk's task that it belongs to.
+std::vector<StepTimeline::Slice> slices_of(const PipelineGraph& pipeline, bool overlap_p2p) {
   const Execution execution = execute(pipeline.graph);
   const CriticalPath path = critical_path(pipeline.graph);
-
-  StepTimeline result;
-  result.ranks = timeline.ranks;
-  result.end_ps = execution.makespan_ps;
   const std::vector<GraphTask>& tasks = pipeline.graph.tasks();
+  std::vector<StepTimeline::Slice> slices;
+  slices.reserve(tasks.size() + pipeline.ranks.size());
   for (std::size_t i = 0; i < tasks.size(); ++i) {
     const std::int32_t label = pipeline.labels[i];
-    StepTimeline::Slice slice{.rank = tasks[i].rank,
-                              .stream = tasks[i].stream,
-                              .activity = label >= 0                ? static_cast<Activity>(label)
-                                          : label == kTransferLabel ? Activity::kPipeline
-                                          : label == kReloadLabel   ? Activity::kOffload
-                                                                    : Activity::kData,
-                              .start_ps = execution.start_ps[i],
-                              .duration_ps = tasks[i].duration_ps,
-                              .slack_ps = path.slack_ps[i]};
-    if (label == kTransferLabel) slice.in_sequence = !c.times.overlap_p2p;
-    if (label == kGatherLabel || label == kReductionLabel || label == kReloadLabel) {
-      slice.name = label == kGatherLabel ? "param_gather" : label == kReductionLabel ? "grad_reduce" : "reload_states";
-      slice.in_sequence = false;
-    }
-    if (i >= chunk_tasks) slice.name = end_parts[i - chunk_tasks].name;
-    result.slices.push_back(slice);
+    const std::string_view name = collective_name(label);
+    slices.push_back({.rank = tasks[i].rank,
+                      .stream = tasks[i].stream,
+                      .activity = activity_of(label),
+                      .name = name,
+                      .in_sequence = label == kTransferLabel ? !overlap_p2p : name.empty(),
+                      .start_ps = execution.start_ps[i],
+                      .duration_ps = tasks[i].duration_ps,
+                      .slack_ps = path.slack_ps[i]});
   }
-  for (std::size_t rank = 0; rank < pp; ++rank)
-    for (std::size_t i = 0; i < pipeline.ranks[rank].size(); ++i) {
-      const PipelineGraph::Placed& placed = pipeline.ranks[rank][i];
-      if (placed.send >= 0) result.slices[static_cast<std::size_t>(placed.send)].task = static_cast<std::int32_t>(i);
-      if (i > 0 && placed.first == pipeline.ranks[rank][i - 1].first) continue;  // A pair's stretches are its first's.
-      for (std::int32_t node = std::min(placed.first, placed.beside < 0 ? placed.first : placed.beside);
-           node <= placed.last; ++node)
-        result.slices[static_cast<std::size_t>(node)].task = static_cast<std::int32_t>(i);
-      if (placed.beside >= 0) result.slices[static_cast<std::size_t>(placed.beside)].in_sequence = false;
+  const auto at = [&](std::int32_t node) -> StepTimeline::Slice& { return slices[static_cast<std::size_t>(node)]; };
+  for (const std::vector<PipelineGraph::Placed>& rank : pipeline.ranks)
+    for (std::size_t i = 0; i < rank.size(); ++i) {
+      const PipelineGraph::Placed& placed = rank[i];
+      if (placed.send >= 0) at(placed.send).task = static_cast<std::int32_t>(i);
+      if (i > 0 && placed.first == rank[i - 1].first) continue;  // A pair's stretches are its first's.
+      const std::int32_t first = placed.beside < 0 ? placed.first : std::min(placed.first, placed.beside);
+      for (std::int32_t node = first; node <= placed.last; ++node) at(node).task = static_cast<std::int32_t>(i);
+      if (placed.beside >= 0) at(placed.beside).in_sequence = false;
     }
-  for (const auto& [from, to] : pipeline.graph.edges())
-    if (static_cast<std::size_t>(to) < chunk_tasks && pipeline.labels[static_cast<std::size_t>(to)] != kGatherLabel &&
-        tasks[static_cast<std::size_t>(from)].rank != tasks[static_cast<std::size_t>(to)].rank)
-      result.flows.push_back({from, to});
-  // What of a rank's collectives it waits for: a gather until its chunk's first forward starts, a reduction once the
-  // last task has ended, a reload once that is done too.
+  return slices;
+}
+
+// Transfers between ranks, of the first `chunk_tasks` tasks.
+std::vector<StepTimeline::Flow> flows_of(const PipelineGraph& pipeline, std::size_t chunk_tasks) {
+  const std::vector<GraphTask>& tasks = pipeline.graph.tasks();
+  std::vector<StepTimeline::Flow> flows;
+  for (const auto& [from, to] : pipeline.graph.edges()) {
+    const auto first = static_cast<std::size_t>(from), then = static_cast<std::size_t>(to);
+    if (then < chunk_tasks && pipeline.labels[then] != kGatherLabel && tasks[first].rank != tasks[then].rank)
+      flows.push_back({from, to});
+  }
+  return flows;
+}
+
+// Parts what a rank waits for from what runs beside its tasks: of a gather until its chunk's first forward starts, of a
+// reduction once the last task has ended, of a reload once that is done too.
+void split_waits(const PipelineGraph& pipeline, const Timeline& timeline, std::size_t chunk_tasks,
+                 std::vector<StepTimeline::Slice>& slices) {
   const auto split = [&](std::size_t node, std::int64_t at) {
-    StepTimeline::Slice& slice = result.slices[node];
+    StepTimeline::Slice& slice = slices[node];
     if (at >= slice.start_ps + slice.duration_ps) return;
     StepTimeline::Slice waited = slice;
     waited.in_sequence = true;
     waited.start_ps = std::max(at, slice.start_ps);
     waited.duration_ps = slice.start_ps + slice.duration_ps - waited.start_ps;
     slice.duration_ps -= waited.duration_ps;
-    result.slices.push_back(waited);
+    slices.push_back(waited);
   };
-  std::vector<std::int64_t> done(pp, 0);
-  for (std::size_t rank = 0; rank < pp; ++rank)
+  std::vector<std::int64_t> done(timeline.ranks.size(), 0);
+  for (std::size_t rank = 0; rank < timeline.ranks.size(); ++rank)
     for (std::size_t i = 0; i < timeline.ranks[rank].size(); ++i) {
       const ScheduledTask& task = timeline.ranks[rank][i];
       const std::int32_t gather = pipeline.ranks[rank][i].gather;
@@ -247,10 +254,30 @@ StepTimeline step_timeline(const Step& step, const Prediction& prediction) {
       if (gather >= 0) split(static_cast<std::size_t>(gather), task.start_ps - task.gather_ps);
     }
   for (std::size_t node = 0; node < chunk_tasks; ++node)
-    if (pipeline.labels[node] == kReductionLabel) split(node, done[static_cast<std::size_t>(tasks[node].rank)]);
-  for (std::size_t rank = 0; rank < pp; ++rank)
+    if (pipeline.labels[node] == kReductionLabel)
+      split(node, done[static_cast<std::size_t>(pipeline.graph.tasks()[node].rank)]);
+  for (std::size_t rank = 0; rank < timeline.ranks.size(); ++rank)
     if (pipeline.reload[rank] >= 0) split(static_cast<std::size_t>(pipeline.reload[rank]), timeline.reduced_ps[rank]);
-  for (std::size_t rank = 0; rank < pp; ++rank)
+}
+
+}  // namespace
+
+StepTimeline step_timeline(const Step& step, const Prediction& prediction) {
+  const Composition& c = step.composition;
+  PipelineGraph pipeline = pipeline_graph(c.times, stretches_of(c, chunk_ledgers(step)));
+  const Timeline timeline = timeline_of(pipeline);
+  const std::size_t chunk_tasks = pipeline.graph.tasks().size();
+  const std::vector<StepPart> end_parts = add_step_end(step, pipeline);
+
+  StepTimeline result;
+  result.ranks = timeline.ranks;
+  result.slices = slices_of(pipeline, c.times.overlap_p2p);
+  for (std::size_t i = 0; i < end_parts.size(); ++i) result.slices[chunk_tasks + i].name = end_parts[i].name;
+  for (const StepTimeline::Slice& slice : result.slices)
+    result.end_ps = std::max(result.end_ps, slice.start_ps + slice.duration_ps);
+  result.flows = flows_of(pipeline, chunk_tasks);
+  split_waits(pipeline, timeline, chunk_tasks, result.slices);
+  for (std::size_t rank = 0; rank < timeline.ranks.size(); ++rank)
     result.memory.push_back(levels_of(c, static_cast<std::int64_t>(rank), timeline.ranks[rank], prediction.memory[rank],
                                       timeline.makespan_ps));
   return result;

@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "costmodel/config/number.h"
+#include "costmodel/ops/dispatcher.h"
 #include "hwprofiles/load/profile.h"
 
 namespace foldwise::hwprofiles {
@@ -112,8 +113,13 @@ const std::vector<std::pair<std::string, CollectiveKind>> collective_names{
 static_assert(costmodel::kMeasuredKinds == 7);
 
 /// Megatron's names.
-const std::vector<std::pair<std::string, Dispatcher>> flex_names{{"deepep", Dispatcher::kDeepEp},
-                                                                 {"hybridep", Dispatcher::kHybridEp}};
+const std::vector<std::pair<std::string, Dispatcher>> flex_names = [] {
+  std::vector<std::pair<std::string, Dispatcher>> names;
+  const std::span<const costmodel::DispatcherSpec> specs = costmodel::dispatcher_specs();
+  for (std::size_t i = 0; i < specs.size(); ++i)
+    if (specs[i].once_per_rank) names.emplace_back(specs[i].name, static_cast<Dispatcher>(i));
+  return names;
+}();
 const std::vector<std::pair<std::string, Precision>> fp8_names{{"fp8-delayed", Precision::kFp8Delayed},
                                                                {"fp8-current", Precision::kFp8Current},
                                                                {"fp8-blockwise", Precision::kFp8Blockwise},

@@ -10,6 +10,7 @@
 
 #include "costmodel/config/diagnostics.h"
 #include "costmodel/config/number.h"
+#include "costmodel/ops/dispatcher.h"
 #include "planner/run/count.h"
 #include "planner/run/names.h"
 
@@ -355,6 +356,11 @@ std::vector<json> graph_subsets(const PlanFacts& f) {
   return subsets(names, [](const auto& has) { return !has("moe_preprocess") || has("moe_router"); });
 }
 
+std::vector<std::string> dispatcher_flags() {
+  std::vector<std::string> flags;
+  for (const costmodel::DispatcherSpec& spec : costmodel::dispatcher_specs()) flags.emplace_back(spec.flag);
+  return flags;
+}
 std::vector<json> dispatchers(const PlanFacts& f) {
   std::vector<json> list = {"alltoall"};
   for (const Dispatcher flex : f.hardware.traits.flex_dispatchers) list.emplace_back(name_of(flex));
@@ -635,8 +641,7 @@ std::vector<Field> make_fields() {
        .value = name(dispatcher_names(), FW_AT(layer.dispatcher)),
        .megatron = "allgather",
        .flags = {"--moe-token-dispatcher-type", "--moe-flex-dispatcher-backend"},
-       .name_flags = {"--moe-token-dispatcher-type allgather", "--moe-token-dispatcher-type alltoall",
-                      "--moe-flex-dispatcher-backend deepep", "--moe-flex-dispatcher-backend hybridep"},
+       .name_flags = dispatcher_flags(),
        .limited = {{.value = "deepep",
                     .needs = "DeepEP",
                     .source = "core_v0.19.0 megatron/core/transformer/moe/fused_a2a.py:11"},

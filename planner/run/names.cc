@@ -4,6 +4,7 @@
 #include <fmt/ranges.h>
 
 #include "costmodel/check.h"
+#include "costmodel/ops/dispatcher.h"
 
 namespace foldwise::planner {
 
@@ -21,10 +22,12 @@ const Names<Precision>& precision_names() {
 }
 
 const Names<Dispatcher>& dispatcher_names() {
-  static const Names<Dispatcher> names = {{"allgather", Dispatcher::kAllGather},
-                                          {"alltoall", Dispatcher::kAllToAll},
-                                          {"deepep", Dispatcher::kDeepEp},
-                                          {"hybridep", Dispatcher::kHybridEp}};
+  static const Names<Dispatcher> names = [] {
+    Names<Dispatcher> all;
+    for (const DispatcherSpec& spec : dispatcher_specs())
+      all.emplace_back(spec.name, static_cast<Dispatcher>(all.size()));
+    return all;
+  }();
   return names;
 }
 

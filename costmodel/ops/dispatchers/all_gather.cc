@@ -7,7 +7,7 @@ namespace {
 void exchange(Builder& b, const MoeSizes& z, bool dispatch) {
   const LayerOptions& o = b.options();
   const auto ranks = static_cast<double>(o.ep * o.etp);
-  const double tokens = 2.0 * z.t * ranks * z.hr;
+  const double tokens = kBf16 * z.t * ranks * z.hr;
   if (dispatch) {
     both_ways(b, "token_all_gather", CollectiveKind::kAllGather, CollectiveKind::kReduceScatter, Group::kEtpEp, tokens);
     both_ways(b, "probability_all_gather", CollectiveKind::kAllGather, CollectiveKind::kReduceScatter, Group::kEtpEp,
@@ -25,6 +25,9 @@ void exchange(Builder& b, const MoeSizes& z, bool dispatch) {
 
 }  // namespace
 
-DispatcherSpec all_gather_dispatcher() { return {.gathers_all = true, .exchange = exchange}; }
+DispatcherSpec all_gather_dispatcher() {
+  return {
+      .name = "allgather", .flag = "--moe-token-dispatcher-type allgather", .gathers_all = true, .exchange = exchange};
+}
 
 }  // namespace foldwise::costmodel

@@ -7,8 +7,8 @@ namespace {
 void exchange(Builder& b, const MoeSizes& z, bool dispatch) {
   const LayerOptions& o = b.options();
   const auto etp = static_cast<double>(o.etp), ep = static_cast<double>(o.ep);
-  const double tokens = 2.0 * z.routed * z.hr;
-  const double gathered_bytes = 2.0 * z.routed * etp * z.hr;
+  const double tokens = kBf16 * z.routed * z.hr;
+  const double gathered_bytes = kBf16 * z.routed * etp * z.hr;
   if (dispatch) {
     // Sums over the routing map, and copies of counts and splits to the host, each its allocation and its copy
     // (token_dispatcher.py: MoEAlltoAllTokenDispatcher.preprocess, _maybe_dtoh_and_synchronize).
@@ -26,8 +26,8 @@ void exchange(Builder& b, const MoeSizes& z, bool dispatch) {
     both_ways(b, "etp_reduce", CollectiveKind::kReduceScatter, CollectiveKind::kAllGather, Group::kEtp,
               (o.software.router_fp32 ? 2.0 : 1.0) * gathered_bytes);
     if (o.etp > 1 && o.software.router_fp32) {  // fp32 copies around the reduction, both ways.
-      b.forward_transient({4.0 * z.rows * z.hr, 4.0 * z.routed * z.hr});
-      b.backward_transient({4.0 * z.rows * z.hr, 4.0 * z.routed * z.hr});
+      b.forward_transient({kFp32 * z.rows * z.hr, kFp32 * z.routed * z.hr});
+      b.backward_transient({kFp32 * z.rows * z.hr, kFp32 * z.routed * z.hr});
     }
     both_ways(b, "token_combine", CollectiveKind::kAllToAll, CollectiveKind::kAllToAll, Group::kEp, tokens);
   }
@@ -36,7 +36,12 @@ void exchange(Builder& b, const MoeSizes& z, bool dispatch) {
 }  // namespace
 
 DispatcherSpec all_to_all_dispatcher() {
-  return {.sorts_chunks = true, .overlaps_micro_batches = true, .overlaps_shared_experts = true, .exchange = exchange};
+  return {.name = "alltoall",
+          .flag = "--moe-token-dispatcher-type alltoall",
+          .sorts_chunks = true,
+          .overlaps_micro_batches = true,
+          .overlaps_shared_experts = true,
+          .exchange = exchange};
 }
 
 }  // namespace foldwise::costmodel

@@ -7,8 +7,6 @@
 namespace foldwise::costmodel {
 namespace {
 
-constexpr double kBf16 = 2.0, kFp32 = 4.0;
-
 // deep_ep/buffer.py (get_dispatch_config, get_combine_config) and csrc/config.hpp (get_nvl_buffer_size_hint,
 // get_rdma_buffer_size_hint). Receive queues hold as many tokens for each channel and peer.
 struct Queues {
@@ -42,7 +40,9 @@ void exchange(Builder& b, const MoeSizes& z, bool dispatch) {
 }  // namespace
 
 DispatcherSpec deep_ep_dispatcher() {
-  return {.once_per_rank = true,
+  return {.name = "deepep",
+          .flag = "--moe-flex-dispatcher-backend deepep",
+          .once_per_rank = true,
           .needs_group = true,
           .overlaps_micro_batches = true,
           .overlaps_shared_experts = true,

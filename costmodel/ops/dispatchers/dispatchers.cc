@@ -7,11 +7,15 @@
 
 namespace foldwise::costmodel {
 
-const DispatcherSpec& dispatcher_spec(Dispatcher dispatcher) {
+std::span<const DispatcherSpec> dispatcher_specs() {
   static const std::array kTable{all_gather_dispatcher(), all_to_all_dispatcher(), deep_ep_dispatcher(),
                                  hybrid_ep_dispatcher()};  // By Dispatcher.
-  static_assert(std::tuple_size_v<decltype(kTable)> == enumerators<Dispatcher>());
-  return kTable.at(static_cast<std::size_t>(dispatcher));
+  static_assert(kTable.size() == enumerators<Dispatcher>() && kDispatchers == enumerators<Dispatcher>());
+  return kTable;
+}
+
+const DispatcherSpec& dispatcher_spec(Dispatcher dispatcher) {
+  return dispatcher_specs()[static_cast<std::size_t>(dispatcher)];
 }
 
 Bytes exchange_buffers(Dispatcher dispatcher, const ExchangeSizes& sizes) {
@@ -28,7 +32,7 @@ void both_ways(Builder& b, std::string_view name, CollectiveKind there, Collecti
 void fused_exchange(Builder& b, const MoeSizes& z, bool dispatch) {
   const LayerOptions& o = b.options();
   const GroupShape shape = group_shape(b.layout(), Group::kEtpEp, b.hardware().network);
-  const double sent = z.t * std::min(1.0, o.capacity_factor.value_or(1.0)), row = 2.0 * z.hr;
+  const double sent = z.t * std::min(1.0, o.capacity_factor.value_or(1.0)), row = kBf16 * z.hr;
   const double copies = sent * expected_destinations(z.routing, o.ep) * static_cast<double>(o.etp);
   const ExchangeVolume volume{.to_ranks = Bytes{copies * row},
                               .to_domains = Bytes{sent * expected_destinations(z.routing, shape.domains()) * row},

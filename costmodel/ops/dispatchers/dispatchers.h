@@ -13,7 +13,7 @@ struct MoeSizes {
   std::int64_t latent;
 };
 
-constexpr double kProbabilityBytes = 4.0;  // fp32 router, required by DeepEP and HybridEP.
+constexpr double kProbabilityBytes = kFp32;  // fp32 router, required by DeepEP and HybridEP.
 
 /// A collective of forward, and what returns its gradients in backward: the same bytes.
 void both_ways(Builder& b, std::string_view name, CollectiveKind there, CollectiveKind back, Group group, double bytes);

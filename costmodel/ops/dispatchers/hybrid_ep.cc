@@ -9,7 +9,7 @@ namespace {
 // csrc/hybrid_ep/hybrid_ep.cu. Dispatch and combine share the receive buffer, sized for every token of the group: no
 // routing overflows it. Tokens that cross domains lie once more in a buffer of the NIC, sent and received.
 Bytes buffers(const ExchangeSizes& sizes) {
-  constexpr double kBf16 = 2.0, kFp32 = 4.0, kFewestTokens = 512.0;
+  constexpr double kFewestTokens = 512.0;
   const double tokens = std::max(kFewestTokens, sizes.tokens), ranks = static_cast<double>(sizes.group.ranks);
   const double probabilities =
       kFp32 * static_cast<double>(sizes.experts) / static_cast<double>(sizes.group.domains());  // Of one domain.
@@ -32,7 +32,9 @@ void exchange(Builder& b, const MoeSizes& z, bool dispatch) {
 }  // namespace
 
 DispatcherSpec hybrid_ep_dispatcher() {
-  return {.once_per_rank = true,
+  return {.name = "hybridep",
+          .flag = "--moe-flex-dispatcher-backend hybridep",
+          .once_per_rank = true,
           .permutes_fused = true,
           .pads_rows = true,
           .overlaps_micro_batches = true,

@@ -79,6 +79,41 @@ void context_parallel(Builder& b, const CoreAttention& a, Phase phase) {
 // Source: docs/memory.md#moments.
 constexpr int kScoreCopies = 3;
 
+// Whether keys are gathered over CP, for chunks of queries one after the other.
+bool gathers_keys(const LayerOptions& o) { return o.cp > 1 && o.cp_comm == CpComm::kAllGather; }
+
+// What core attention keeps for its backward.
+void keep_attention(Builder& b, const CoreAttention& a, double score_bytes) {
+  const LayerOptions& o = b.options();
+  const double ta = b.shape().attention_tokens, heads_ta = a.heads * ta, groups_ta = a.groups * ta;
+  const auto qk = static_cast<double>(a.qk_dim), v = static_cast<double>(a.v_dim);
+  b.keep("query", kBf16 * heads_ta * qk, a.query_freed_by, {OM::kCoreAttn});
+  if (o.software.fused_attention) {
+    BitSet<RM> key_freed_by = a.keys_freed_by;
+    key_freed_by = key_freed_by | RM::kAlternateMatmuls;
+    b.keep("key", kBf16 * groups_ta * qk, key_freed_by, {OM::kCoreAttn});
+    b.keep("value", kBf16 * groups_ta * v, a.keys_freed_by, {OM::kCoreAttn});
+  }
+  // Core attention saves its output, and so does the projection, whose input it is, unless that quantises it:
+  // offloading core_attn alone copies it, and lets go of query, key and value only (forced_released_tensors in
+  // megatron/core/transformer/attention.py).
+  const bool projection_has_it = !b.recipe().keeps_projection_input;
+  b.keep("attention_output", kBf16 * heads_ta * v, {},
+         projection_has_it ? BitSet<OM>{OM::kAttnProj} : BitSet<OM>{OM::kCoreAttn});
+  if (projection_has_it) b.copy_if_offloaded("attention_output", kBf16 * heads_ta * v, {OM::kCoreAttn});
+  // Heads exchanged, or two halves of the queries one after the other (context_parallel.py in TE): another tensor than
+  // the kernel's.
+  if (o.cp_all_to_all_ranks() > 1 || gathers_keys(o)) b.keep("joined_output", kBf16 * heads_ta * v);
+  if (o.software.fused_attention) {
+    b.keep("log_sum_exp", kFp32 * heads_ta, {RM::kCoreAttn});
+  } else {  // K and V are repeated to one per query head; the originals are freed.
+    b.keep("probabilities", score_bytes, {RM::kCoreAttn});
+    if (o.attention_dropout > 0.0)
+      b.keep("dropped_probabilities_mask", 1.5 * score_bytes, {RM::kCoreAttn});  // 2 bytes, and 1 of mask.
+    b.keep("repeated_key_value", kBf16 * heads_ta * (qk + v), {RM::kCoreAttn});
+  }
+}
+
 }  // namespace
 
 double causal_pairs(double s, double window, double keys) {
@@ -113,13 +148,13 @@ void core_attention(Builder& b, const CoreAttention& a) {
   b.step();
   context_parallel(b, a, Phase::kForward);
   const bool dropout = o.attention_dropout > 0.0;  // Fused kernels draw again in backward, and keep none.
-  const double score_bytes = 2.0 * batch * a.heads * s * s / cp;
+  const double score_bytes = kBf16 * batch * a.heads * s * s / cp;
   const bool ring =
       o.cp_comm != CpComm::kAllGather && o.cp_all_to_all_ranks() < o.cp;  // Something is left for the ring.
   if (ring) b.overlap(Overlap::kCpAttention);
   // A ring runs one kernel per step and rescales the output it has so far (fp32 read, bf16 read, fp32 write); gathered
   // keys meet a kernel per chunk of queries.
-  const bool gathers = o.cp > 1 && o.cp_comm == CpComm::kAllGather;
+  const bool gathers = gathers_keys(o);
   const int steps = ring ? static_cast<int>(o.cp / o.cp_all_to_all_ranks()) : gathers ? kChunksOfRank : 1;
   const double rows = gathers ? heads_ta / kChunksOfRank : heads_ta;
   const auto enter = [&](Op& op, int step) {
@@ -137,30 +172,7 @@ void core_attention(Builder& b, const CoreAttention& a) {
   if (!o.software.fused_attention)  // Mask, softmax, scale and copies: 11 of the 25 passes over the scores are forward.
     b.forward("scores", MemoryWork{MemoryOp::kElementwise, Bytes{(dropout ? 13.5 : 11.0) * score_bytes}},
               dropout ? 7 : 6);
-  b.keep("query", 2.0 * heads_ta * qk, a.query_freed_by, {OM::kCoreAttn});
-  if (o.software.fused_attention) {
-    BitSet<RM> key_freed_by = a.keys_freed_by;
-    key_freed_by = key_freed_by | RM::kAlternateMatmuls;
-    b.keep("key", 2.0 * groups_ta * qk, key_freed_by, {OM::kCoreAttn});
-    b.keep("value", 2.0 * groups_ta * v, a.keys_freed_by, {OM::kCoreAttn});
-  }
-  // Core attention saves its output, and so does the projection, whose input it is, unless that quantises it:
-  // offloading core_attn alone copies it, and lets go of query, key and value only (forced_released_tensors in
-  // megatron/core/transformer/attention.py).
-  const bool projection_has_it = !b.recipe().keeps_projection_input;
-  b.keep("attention_output", 2.0 * heads_ta * v, {},
-         projection_has_it ? BitSet<OM>{OM::kAttnProj} : BitSet<OM>{OM::kCoreAttn});
-  if (projection_has_it) b.copy_if_offloaded("attention_output", 2.0 * heads_ta * v, {OM::kCoreAttn});
-  // Heads exchanged, or two halves of the queries one after the other (context_parallel.py in TE): another tensor than
-  // the kernel's.
-  if (o.cp_all_to_all_ranks() > 1 || gathers) b.keep("joined_output", 2.0 * heads_ta * v);
-  if (o.software.fused_attention) {
-    b.keep("log_sum_exp", 4.0 * heads_ta, {RM::kCoreAttn});
-  } else {  // K and V are repeated to one per query head; the originals are freed.
-    b.keep("probabilities", score_bytes, {RM::kCoreAttn});
-    if (dropout) b.keep("dropped_probabilities_mask", 1.5 * score_bytes, {RM::kCoreAttn});  // 2 bytes, and 1 of mask.
-    b.keep("repeated_key_value", 2.0 * heads_ta * (qk + v), {RM::kCoreAttn});
-  }
+  keep_attention(b, a, score_bytes);
   // Gradients of output, query, key and value. Unfused: the in-place mask makes autograd clone the gradient of the
   // scores.
   const std::vector<MemoryWork> passes = attention_backward_passes(heads_ta, groups_ta, qk, v);

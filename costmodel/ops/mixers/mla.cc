@@ -23,32 +23,30 @@ MixerFlops MlaSpec::flops(const FlopsContext& context) const {
   return {.per_token = 6 * (query + key_value + n * v * h), .per_squared_token = 3 * n * (nope + rotary + v)};
 }
 
-void build(Builder& b, const MlaSpec& m, const LayerSpec&) {
-  const LayerOptions& o = b.options();
-  const std::int64_t tp = o.tp, h = b.model().hidden_size;
-  const double ta = b.shape().attention_tokens, t = b.shape().tokens;
-  const double q8 = b.recipe().saved_input_bytes();
-  const std::int64_t qk = m.qk_head_dim + m.qk_pos_emb_head_dim, heads = m.heads / tp;
-  const auto n = static_cast<double>(m.heads) / b.tp();
-  const auto latent = static_cast<double>(m.kv_lora_rank + m.qk_pos_emb_head_dim);
-  // In FP8 each down projection quantises the norm output for itself and keeps that copy.
-  const double down_projections = m.q_lora_rank > 0 ? 2.0 : 1.0;
-  input_norm(b, "input_layernorm", false, !b.recipe().low_precision() ? 2.0 : down_projections * q8);
+namespace {
 
+// Down projections to the latents of query, and of key and value with the key's rotary part.
+void project_down(Builder& b, const MlaSpec& m) {
+  const std::int64_t h = b.model().hidden_size;
+  const double t = b.shape().tokens, latent = static_cast<double>(m.kv_lora_rank + m.qk_pos_emb_head_dim);
   if (m.q_lora_rank > 0) {
     b.linear({.name = "linear_q_down_proj", .rows = t, .out = m.q_lora_rank, .in = h});
-    b.keep_for(1, "compressed_query", 2.0 * t * static_cast<double>(m.q_lora_rank), {}, {OM::kQkvLinear});
+    b.keep_for(1, "compressed_query", kBf16 * t * static_cast<double>(m.q_lora_rank), {}, {OM::kQkvLinear});
   }
   b.linear({.name = "linear_kv_down_proj", .rows = t, .out = m.kv_lora_rank + m.qk_pos_emb_head_dim, .in = h});
-  b.keep("compressed_key_value", 2.0 * t * latent, {}, {OM::kQkvLinear});
+  b.keep("compressed_key_value", kBf16 * t * latent, {}, {OM::kQkvLinear});
   b.memory_op("down_proj_grad_add", MemoryOp::kElementwise, 0.0, MemoryOp::kElementwise,
-              6.0 * t * static_cast<double>(h));
+              3.0 * kBf16 * t * static_cast<double>(h));
+}
 
-  b.recompute({RM::kMlaUpProj});
+// Up projections of the latents to the heads of this rank.
+void project_up(Builder& b, const MlaSpec& m, std::int64_t heads) {
+  const double ta = b.shape().attention_tokens, t = b.shape().tokens, q8 = b.recipe().saved_input_bytes();
+  const std::int64_t qk = m.qk_head_dim + m.qk_pos_emb_head_dim;
   // With Transformer Engine the norms of the latents are part of the up projections.
   const auto latent_norm = [&](std::string_view name, std::int64_t width) {
     if (!m.qk_layernorm) return;
-    b.inside_module(o.software.transformer_engine);
+    b.inside_module(b.options().software.transformer_engine);
     b.norm(name, t, width);
     b.inside_module(false);
   };
@@ -58,54 +56,82 @@ void build(Builder& b, const MlaSpec& m, const LayerSpec&) {
                      {OM::kQkvLinear});
     b.linear({.name = "linear_q_up_proj", .split = Split::kColumn, .rows = ta, .out = heads * qk, .in = m.q_lora_rank});
   } else {
-    b.linear({.name = "linear_q_proj", .split = Split::kColumn, .rows = ta, .out = heads * qk, .in = h});
+    b.linear(
+        {.name = "linear_q_proj", .split = Split::kColumn, .rows = ta, .out = heads * qk, .in = b.model().hidden_size});
   }
   latent_norm("kv_layernorm", m.kv_lora_rank);
   b.keep_for_wgrad(1, "compressed_key_value_norm", q8 * t * static_cast<double>(m.kv_lora_rank), {RM::kMlaUpProj},
                    {OM::kQkvLinear});
-  if (o.splits_sequence())
+  if (b.options().splits_sequence())
     b.collective("rope_key", Phase::kForward, CollectiveKind::kAllGather, Group::kTp,
-                 2.0 * ta * static_cast<double>(m.qk_pos_emb_head_dim));
+                 kBf16 * ta * static_cast<double>(m.qk_pos_emb_head_dim));
   b.linear({.name = "linear_kv_up_proj",
             .split = Split::kColumn,
             .rows = ta,
             .out = heads * (m.qk_head_dim + m.v_head_dim),
             .in = m.kv_lora_rank});
-  // The query's rotary part works in place; key and value are assembled by one kernel.
+}
+
+// The query's rotary part works in place; key and value are assembled by one kernel.
+void rotate(Builder& b, const MlaSpec& m, double heads) {
+  const double ta = b.shape().attention_tokens;
   const auto rotary = static_cast<double>(m.qk_pos_emb_head_dim);
   const double assembled =
-      2.0 * ta * n * static_cast<double>(2 * m.qk_head_dim + 2 * m.v_head_dim + m.qk_pos_emb_head_dim);
-  const double unfused = o.software.transformer_engine ? 1.0 : 6.0;
-  b.memory_op("rope_query", MemoryOp::kRope, unfused * 4.0 * ta * n * rotary, MemoryOp::kRope,
-              unfused * 4.0 * ta * n * rotary);
+      kBf16 * ta * heads * static_cast<double>(2 * m.qk_head_dim + 2 * m.v_head_dim + m.qk_pos_emb_head_dim);
+  const double unfused = b.options().software.transformer_engine ? 1.0 : 6.0;
+  b.memory_op("rope_query", MemoryOp::kRope, unfused * 4.0 * ta * heads * rotary, MemoryOp::kRope,
+              unfused * 4.0 * ta * heads * rotary);
   // YaRN's cosine and sine in bf16 and an fp32 table, cached by every layer; at first bf16 tables for 4096 positions.
   constexpr double kFirstPositions = 4096.0;
-  b.cache(8.0 * std::max(kFirstPositions, static_cast<double>(o.seq_len)) * rotary, 4.0 * kFirstPositions * rotary);
+  const double positions = std::max(kFirstPositions, static_cast<double>(b.options().seq_len));
+  b.cache((2.0 * kBf16 + kFp32) * positions * rotary, 2.0 * kBf16 * kFirstPositions * rotary);
   b.memory_op("rope_key_value", MemoryOp::kElementwise, unfused * assembled, MemoryOp::kElementwise,
               unfused * assembled);
-  b.recompute({});
+}
 
-  double keys = 0;
-  if (m.index_heads > 0) {  // DeepSeek sparse attention: a small attention picks index_topk keys per query.
-    keys = static_cast<double>(m.index_topk);
-    b.linear({.name = "indexer_wq_b",
-              .rows = t,
-              .out = m.index_heads * m.index_head_dim,
-              .in = std::max<std::int64_t>(m.q_lora_rank, 1)});
-    b.linear({.name = "indexer_wk", .rows = t, .out = m.index_head_dim, .in = h});
-    b.linear({.name = "indexer_weights_proj", .rows = t, .out = m.index_heads, .in = h, .quantised = false});
-    b.norm("indexer_k_norm", t, m.index_head_dim);
-    select_keys(b, m.index_heads, m.index_head_dim, static_cast<double>(o.seq_len), m.index_topk);
-    b.keep("indexer_query", 2.0 * t * static_cast<double>(m.index_heads * m.index_head_dim));
-  }
-  CoreAttention core{.heads = n, .groups = n, .qk_dim = qk, .v_dim = m.v_head_dim, .keys = keys};
+// DeepSeek sparse attention: a small attention picks index_topk keys per query. Their number, 0 without it.
+double index_keys(Builder& b, const MlaSpec& m) {
+  if (m.index_heads <= 0) return 0.0;
+  const std::int64_t h = b.model().hidden_size;
+  const double t = b.shape().tokens;
+  b.linear({.name = "indexer_wq_b",
+            .rows = t,
+            .out = m.index_heads * m.index_head_dim,
+            .in = std::max<std::int64_t>(m.q_lora_rank, 1)});
+  b.linear({.name = "indexer_wk", .rows = t, .out = m.index_head_dim, .in = h});
+  b.linear({.name = "indexer_weights_proj", .rows = t, .out = m.index_heads, .in = h, .quantised = false});
+  b.norm("indexer_k_norm", t, m.index_head_dim);
+  select_keys(b, m.index_heads, m.index_head_dim, static_cast<double>(b.options().seq_len), m.index_topk);
+  b.keep("indexer_query", kBf16 * t * static_cast<double>(m.index_heads * m.index_head_dim));
+  return static_cast<double>(m.index_topk);
+}
+
+}  // namespace
+
+void build(Builder& b, const MlaSpec& m, const LayerSpec&) {
+  const std::int64_t heads = m.heads / b.options().tp;
+  const auto n = static_cast<double>(m.heads) / b.tp();
+  // In FP8 each down projection quantises the norm output for itself and keeps that copy.
+  const double down_projections = m.q_lora_rank > 0 ? 2.0 : 1.0;
+  input_norm(b, "input_layernorm", false,
+             b.recipe().low_precision() ? down_projections * b.recipe().saved_input_bytes() : kBf16);
+  project_down(b, m);
+  b.recompute({RM::kMlaUpProj});
+  project_up(b, m, heads);
+  rotate(b, m, n);
+  b.recompute({});
+  CoreAttention core{.heads = n,
+                     .groups = n,
+                     .qk_dim = m.qk_head_dim + m.qk_pos_emb_head_dim,
+                     .v_dim = m.v_head_dim,
+                     .keys = index_keys(b, m)};
   core.query_freed_by = core.keys_freed_by = {RM::kMlaUpProj};
   core_attention(b, core);
   b.linear({.name = "linear_proj",
             .lora = LoraModule::kLinearProj,
             .split = Split::kRow,
-            .rows = ta,
-            .out = h,
+            .rows = b.shape().attention_tokens,
+            .out = b.model().hidden_size,
             .in = heads * m.v_head_dim});
 }
 
