@@ -18,6 +18,7 @@
 #include "planner/models/models.h"
 #include "planner/report/beyond_fit.h"
 #include "planner/run/run_file.h"
+#include "tests/usual_options.h"
 
 namespace foldwise::planner::communication_test {
 namespace {
@@ -211,7 +212,7 @@ TEST(BeyondFit, SeesMtp) {
   costmodel::ModelSpec model = load_model("deepseek-v3");
   model.layers.assign(4, model.layers.back());
   model.vocab_size = 16'384;
-  costmodel::TrainingOptions options;
+  costmodel::TrainingOptions options = usual_options();
   options.set_layout({.tp = 4, .cp = 1, .dp = 2, .pp = 1, .vpp = 1, .ep = 8, .etp = 1});
   options.pipeline.global_batch = 4;
   const std::vector<std::string> lines = beyond_fit(costmodel::compose_step(model, options, profile.hardware), profile);

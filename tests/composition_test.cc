@@ -26,6 +26,7 @@
 #include "planner/foldwise.h"
 #include "planner/models/models.h"
 #include "planner/run/run_file.h"
+#include "tests/usual_options.h"
 
 namespace foldwise::costmodel::composition_test {
 namespace {
@@ -42,7 +43,7 @@ const ModelSpec& deepseek() {
 
 // The published layout of DeepSeek-V3 on 256 GB200.
 TrainingOptions published() {
-  TrainingOptions o;
+  TrainingOptions o = usual_options();
   o.set_layout({.tp = 1, .cp = 1, .dp = 64, .pp = 4, .vpp = 4, .ep = 64, .etp = 1});
   o.pipeline.global_batch = 4096;
   o.layer.precision = Precision::kMxfp8;
@@ -733,7 +734,7 @@ TEST(LayerOffload, WaitsInTransformerEnginesOrder) {
   const ModelSpec model = planner::load_model("llama3-8b");
   ModelSpec four = model;
   four.layers.resize(4);
-  TrainingOptions o;
+  TrainingOptions o = usual_options();
   o.layer.seq_len = 4096;
   o.layer.offload_modules = {OffloadModule::kLayer};
   o.pipeline.cpu_offloading_num_layers = 2;
@@ -1045,7 +1046,7 @@ RC_GTEST_PROP(Memory, ComposedLayersEqualTheWalkOverTheWholeStage, ()) {
   const auto name = *rc::gen::elementOf(
       std::vector<std::string>{"deepseek-v2", "qwen3-235b-a22b", "llama3-70b", "nemotron-3-nano-30b-a3b"});
   const ModelSpec model = planner::load_model(name);
-  TrainingOptions o;
+  TrainingOptions o = usual_options();
   o.layer.tp = *rc::gen::elementOf(std::vector<std::int64_t>{1, 2});
   o.step.dp = 8 / o.layer.tp;
   o.layer.ep = model.has_moe() ? *rc::gen::elementOf(std::vector<std::int64_t>{1, 4}) : 1;
@@ -1097,7 +1098,7 @@ RC_GTEST_PROP(Memory, MoreTensorExpertOrPipelineParallelismNeverNeedsMoreStaticM
   const ModelSpec& model = deepseek();
   const ModelKinds kinds = model_kinds(model);
   const auto fullest = [&](const Layout& layout) {
-    TrainingOptions o;
+    TrainingOptions o = usual_options();
     o.layout() = layout;
     const StepContext context{model, o, gb200()};
     const ModelCosts costs = model_costs(context, kinds);

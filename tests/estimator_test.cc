@@ -19,6 +19,7 @@
 #include "costmodel/step/stage_split.h"
 #include "hwprofiles/load/profile.h"
 #include "planner/models/models.h"
+#include "tests/usual_options.h"
 
 namespace foldwise::planner::estimator_test {
 namespace {
@@ -58,7 +59,7 @@ ModelSpec model_of(const json& test) {
 
 TrainingOptions options_of(const json& test) {
   const json& l = test["layout"];
-  TrainingOptions o;
+  TrainingOptions o = usual_options();
   o.set_layout({.tp = l["tensor_model_parallel_size"],
                 .cp = l["context_parallel_size"],
                 .dp = l["data_parallel_size"],

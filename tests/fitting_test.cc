@@ -13,6 +13,7 @@
 #include "hwprofiles/load/profile.h"
 #include "planner/models/models.h"
 #include "planner/report/fitting_report.h"
+#include "tests/usual_options.h"
 
 namespace foldwise::planner::fitting_test {
 namespace {
@@ -42,7 +43,7 @@ Hardware h100(double capacity_gib) {
 constexpr std::int64_t kGpus = 32;
 
 TrainingOptions pipeline_run() {
-  TrainingOptions o;
+  TrainingOptions o = usual_options();
   o.set_layout({.tp = 1, .cp = 1, .dp = 16, .pp = 2, .vpp = 3, .ep = 8, .etp = 1});
   o.pipeline.global_batch = 256;
   o.layer.micro_batch = 2;

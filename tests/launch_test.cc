@@ -18,16 +18,19 @@
 #include "costmodel/pipeline/schedule.h"
 #include "hwprofiles/load/profile.h"
 #include "planner/foldwise.h"
+#include "planner/launch/dump.h"
 #include "planner/launch/export.h"
 #include "planner/launch/geometry.h"
 #include "planner/launch/import.h"
 #include "planner/launch/mapping.h"
+#include "planner/launch/quote.h"
 #include "planner/models/models.h"
 #include "planner/run/defaults.h"
 #include "planner/run/derive.h"
 #include "planner/run/fields.h"
 #include "planner/run/release.h"
 #include "planner/search/changes.h"
+#include "tests/mini_mixtral.h"
 #include "tests/random_run.h"
 #include "tests/sandbox.h"
 
@@ -413,6 +416,49 @@ TEST(Export, SetsMembersOfMegatronBridge) {
     }
   fmt::print("{} runs written\n", written);
   EXPECT_GE(written, 200);
+}
+
+// Does each row say of Megatron-Bridge what Megatron's own parser has where its flag is not given? (The export sets
+// that where a plan says nothing, so that no choice of a recipe's stays.)
+TEST(Export, WhatAPlanDoesNotSayIsMegatronsDefault) {
+  std::ifstream file(FW_DATA_DIR "/../../planner/launch/megatron_arguments.json");
+  std::map<std::string, json> defaults;
+  for (const auto& [flag, argument] : json::parse(file)["arguments"].items())
+    defaults.emplace(argument["dest"], argument["default"]);
+  // Bridge's own: None is p2p, None is no module, and a switch for what Megatron tells by the number of layers.
+  const std::map<std::string, std::string> others = {
+      {"cp_comm_type", "None"}, {"offload_modules", "None"}, {"cpu_offloading", "False"}};
+  int members = 0;
+  for (const Field& f : fields())
+    for (const BridgeDefault& unsaid : f.bridge) {
+      ++members;
+      const auto other = others.find(unsaid.member);
+      const auto known = defaults.find(unsaid.member);
+      ASSERT_TRUE(other != others.end() || known != defaults.end()) << f.key << ": " << unsaid.member;
+      std::string expected = other != others.end() ? other->second : python_literal(known->second);
+      if (expected == "\"fp32\"") expected = "torch.float32";
+      EXPECT_EQ(unsaid.value, expected) << f.key << ": " << unsaid.member;
+    }
+  EXPECT_GE(members, 50);
+}
+
+// Does the export to Megatron-Bridge set something for each field that plan searches, even where the plan has the
+// default? Of a recipe for another plan nothing may stay.
+TEST(Export, SaysEveryFieldThatIsSearched) {
+  const planner::Run run = run_with({{"release", "0.19.0"}, {"defaults", "megatron-lm-0.16-arguments"}});
+  const std::string text = launch_text(launch_of(run, LaunchTarget::kMegatronBridge), LaunchTarget::kMegatronBridge);
+  for (const Field& f : fields()) {
+    if (f.tried == nullptr || f.flags.empty()) continue;
+    const auto set = [&](std::string_view flag) {
+      const ArgumentSpec* spec = find_flag(flag);
+      if (spec == nullptr) return false;
+      for (const BridgeMember& member : bridge_members())
+        if (member.dest == spec->dest && text.find(fmt::format(".{} = ", member.name)) != std::string::npos)
+          return true;
+      return text.find(fmt::format(".{} = ", spec->dest)) != std::string::npos;
+    };
+    EXPECT_TRUE(!f.bridge.empty() || std::ranges::any_of(f.flags, set)) << f.key;
+  }
 }
 
 // Do the changes between two starts, made in the first one's arguments, give the second one's? Of a run and all that it

@@ -17,6 +17,7 @@
 #include "costmodel/step/step.h"
 #include "planner/search/sensitivity.h"
 #include "tests/random_run.h"
+#include "tests/usual_options.h"
 
 namespace foldwise::planner::mechanism_test {
 namespace {
@@ -174,7 +175,7 @@ TEST(Offloading, CoreAttentionLeavesItsOutputToTheProjection) {
   const costmodel::ModelSpec model = load_model("qwen3-30b-a3b");
   const costmodel::Hardware hardware = hwprofiles::load_profile("h200").hardware;
   const auto cost = [&](costmodel::BitSet<OffloadModule> modules) {
-    TrainingOptions o;
+    TrainingOptions o = usual_options();
     o.layer.offload_modules = modules;
     const costmodel::BuildContext context{model, o.layer, hardware, 1};
     return costmodel::block_cost(context, costmodel::mixer_ops(context, model.layers.front()));
@@ -229,7 +230,7 @@ TEST(EpOverlap, HidesCopiesUnderPairs) {
 // that keep nothing: a queue of reductions that may be a billion elements or two layers when another layer's are added,
 // half as many parameters gathered ahead.
 TEST(FsdpBuffers, HoldABillionElementsOrTwoUnits) {
-  TrainingOptions o;
+  TrainingOptions o = usual_options();
   o.step.sharding = costmodel::Sharding::kFsdp;
   o.step.dp = 2;
   const auto bytes = [&](double elements, std::int64_t units) {
@@ -249,7 +250,7 @@ TEST(FsdpBuffers, HoldABillionElementsOrTwoUnits) {
 
 // Buffers hold what is transferred: one byte of an FP8 parameter, and nothing for experts on a single rank.
 TEST(FsdpBuffers, HoldWhatIsShared) {
-  TrainingOptions o;
+  TrainingOptions o = usual_options();
   o.step.sharding = costmodel::Sharding::kFsdp;
   o.step.dp = 2;
   o.layer.precision = costmodel::Precision::kFp8Current;

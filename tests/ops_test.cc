@@ -22,6 +22,7 @@
 #include "costmodel/ops/step_ops.h"
 #include "hwprofiles/load/profile.h"
 #include "planner/models/models.h"
+#include "tests/usual_options.h"
 
 namespace foldwise::costmodel::ops_test {
 namespace {
@@ -35,7 +36,7 @@ const Hardware& h200() {
 }
 
 TrainingOptions te_options(std::int64_t micro_batch) {
-  TrainingOptions o;
+  TrainingOptions o = usual_options();
   o.layer.seq_len = 4096;
   o.layer.micro_batch = micro_batch;
   o.step.dp = 4;
@@ -161,7 +162,7 @@ TEST(GemmWork, AddsUpToMegatronsCountOfTheLinears) {
   for (const char* name : {"deepseek-v3", "qwen3-235b-a22b", "mixtral-8x22b", "llama3-70b", "gpt-oss-120b",
                            "qwen2-57b-a14b", "kimi-k2", "glm-4.5"}) {
     const ModelSpec model = load_model(name);
-    TrainingOptions o;
+    TrainingOptions o = usual_options();
     o.layer.seq_len = 12288;  // Gives each expert a whole number of rows: k of wgrad is rounded up.
     const BuildContext context{model, o.layer, h200()};
     double sum = gemm_flops(head_ops(context, 1 + model.mtp_num_layers));
@@ -181,7 +182,7 @@ TEST(GemmWork, AddsUpToMegatronsCountOfTheLinears) {
 // counts 2.
 TEST(AttentionWorkloads, AreMegatronsCausalHalfForward) {
   const ModelSpec model = load_model("llama3-70b");
-  TrainingOptions o;
+  TrainingOptions o = usual_options();
   o.layer.seq_len = 8192;
   const BuildContext context{model, o.layer, h200()};
   double forward = 0.0, backward = 0.0;
@@ -227,7 +228,7 @@ RC_GTEST_PROP(Sharding, ShardsAddUpToTheWhole, ()) {
 // adapter of a column split has its inner width split, that of a row split its output.
 TEST(Lora, TrainsItsAdaptersAndKeepsTheirInputs) {
   const ModelSpec model = load_model("llama3-70b");
-  TrainingOptions o;
+  TrainingOptions o = usual_options();
   o.layer.seq_len = 4096;
   o.layer.tp = 2;
   const LayerSpec layer = model.layers.back();
@@ -748,7 +749,7 @@ TEST(Mamba, CopiesBetweenBatchAndSequenceOrder) {
 // of ratio 128.
 TEST(CompressedAttention, HasTheParametersOfTransformers) {
   const ModelSpec model = load_model("deepseek-v4-flash");
-  const TrainingOptions options;
+  const TrainingOptions options = usual_options();
   const BuildContext context{model, options.layer, h200()};
   constexpr double kHidden = 4096, kHead = 512, kHeads = 64, kRank = 1024, kIndexHead = 128;
   const double queries = kRank * kHidden + kRank + kHeads * kHead * kRank, key = kHead * kHidden + kHead,

@@ -21,6 +21,7 @@
 #include "costmodel/step/stage_split.h"
 #include "hwprofiles/load/profile.h"
 #include "planner/models/models.h"
+#include "tests/usual_options.h"
 
 namespace foldwise::planner::published_memory_test {
 namespace {
@@ -44,7 +45,7 @@ const costmodel::Hardware& gb200() {
 
 // Conditions of the table: BF16, 256 GPUs, PP 4, VPP 4, EP 64; 4096 tokens per micro-batch as in the recipes.
 TrainingOptions published_run() {
-  TrainingOptions o;
+  TrainingOptions o = usual_options();
   o.set_layout({.tp = 1, .cp = 1, .dp = 64, .pp = 4, .vpp = 4, .ep = 64, .etp = 1});
   o.pipeline.global_batch = 8192;
   o.pipeline.layout = "Et*4|t*4|t*4|t*4|t*4|t*4|t*4|t*4|t*4|t*4|t*4|t*4|t*4|t*4|t*4|tmL";

@@ -1,4 +1,5 @@
 #include "planner/rules/rules.h"
+#include "tests/usual_options.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -46,7 +47,7 @@ struct Scenario {
   ModelSpec model;
   Hardware hardware;
   std::int64_t num_gpus = 1;
-  TrainingOptions options;
+  TrainingOptions options = usual_options();
   bool folding = true;
   std::string release{};  // Empty: no release.
   Evidence evidence = Evidence::kAny;

@@ -15,6 +15,7 @@
 
 #include "hwprofiles/load/profile.h"
 #include "planner/models/models.h"
+#include "tests/usual_options.h"
 
 namespace foldwise::planner::trace_test {
 namespace {
@@ -25,7 +26,7 @@ using costmodel::TrainingOptions;
 using nlohmann::json;
 
 TrainingOptions mixtral_run() {
-  TrainingOptions o;
+  TrainingOptions o = usual_options();
   o.set_layout({.tp = 2, .cp = 1, .dp = 8, .pp = 4, .vpp = 2, .ep = 8, .etp = 1});
   o.pipeline.global_batch = 64;
   return o;

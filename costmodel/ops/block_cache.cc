@@ -1,6 +1,9 @@
 #include "costmodel/ops/block_cache.h"
 
+#include <bit>
 #include <boost/container_hash/hash.hpp>
+#include <optional>
+#include <tuple>
 #include <utility>
 
 namespace foldwise::costmodel {
@@ -57,9 +60,31 @@ OpList piece_ops(const BuildContext& context, Piece piece, const LayerSpec& laye
   return {};
 }
 
+namespace {
+
+/// Calls `visit` with each number of a tuple.
+template <typename... Elements, typename Visitor>
+void for_each_index(const std::tuple<Elements...>&, const Visitor& visit) {
+  [&]<std::size_t... i>(std::index_sequence<i...>) { (visit(std::integral_constant<std::size_t, i>{}), ...); }
+  (std::index_sequence_for<Elements...>{});
+}
+
+template <typename Value>
+std::int64_t number_of(const Value& value) {
+  return static_cast<std::int64_t>(value);
+}
+std::int64_t number_of(double value) { return std::bit_cast<std::int64_t>(value + 0.0); }  // -0 is 0.
+std::int64_t number_of(const std::optional<double>& value) { return value ? number_of(*value) : -1; }
+template <typename Enum>
+std::int64_t number_of(const BitSet<Enum>& value) {
+  return value.bits;
+}
+
+}  // namespace
+
 LayerOptions relevant(const LayerOptions& options, Piece piece, const LayerSpec& layer) {
+  static const LayerOptions defaults;
   LayerOptions o = options;
-  const LayerOptions defaults;
   const BitSet<RM> recomputed = recomputed_modules(o), possible = recomputable(piece, layer);
   o.recompute = {};
   if (recomputed.contains(RM::kFull) && possible.contains(RM::kFull)) {
@@ -68,61 +93,34 @@ LayerOptions relevant(const LayerOptions& options, Piece piece, const LayerSpec&
     o.recompute = {RecomputeGranularity::kSelective, recomputed & possible};
   }
   o.offload_modules = o.offload_modules & offloadable(piece);
-  if (piece != Piece::kMixer && piece != Piece::kLayer) {
-    o.cp_comm = defaults.cp_comm;
-    o.cp_a2a_size = defaults.cp_a2a_size;
-  }
   // Of sequences and CP an MLP sees the tokens only.
   if (const std::int64_t tokens = o.seq_len * o.micro_batch; piece == Piece::kMlp && tokens % o.cp == 0) {
     o.seq_len = tokens / o.cp;
     o.cp = o.micro_batch = 1;
   }
-  const bool has_experts = (piece == Piece::kMlp || piece == Piece::kLayer) && layer.mlp == MlpKind::kMoe;
-  if (!has_experts) {
-    o.ep = defaults.ep;
-    o.etp = defaults.etp;
-    o.dispatcher = defaults.dispatcher;
-    o.capacity_factor = defaults.capacity_factor;
-    o.pad_to_capacity = defaults.pad_to_capacity;
-    o.rank_capacity_factor = defaults.rank_capacity_factor;
-    o.paged_stash = defaults.paged_stash;
-    o.expert_load = defaults.expert_load;
-    o.overlaps.shared_expert = defaults.overlaps.shared_expert;
-    o.software.experts = defaults.software.experts;
-  }
+  const bool attention = piece == Piece::kMixer || piece == Piece::kLayer;
+  const bool experts = (piece == Piece::kMlp || piece == Piece::kLayer) && layer.mlp == MlpKind::kMoe;
+  const auto own = each_option(o);
+  const auto plain = each_option(defaults);
+  for_each_index(own, [&](auto i) {
+    const Readers readers = std::get<i>(own).readers;
+    if ((readers == Readers::kAttention && !attention) || (readers == Readers::kExperts && !experts))
+      std::get<i>(own).value = std::get<i>(plain).value;
+  });
   return o;
 }
 
 std::size_t BlockCache::Hash::operator()(const Key& key) const {
-  // What differs between the candidates of a search; equality compares everything.
-  const LayerOptions& o = key.options;
   std::size_t seed = 0;
-  const auto add = [&seed](auto value) { boost::hash_combine(seed, static_cast<std::int64_t>(value)); };
+  const auto add = [&seed](const auto& value) { boost::hash_combine(seed, number_of(value)); };
   add(key.piece);
   add(key.layer.mixer);
   add(key.layer.mlp);
   add(key.layer.window);
   add(key.layer.compress_ratio);
-  add(o.tp);
-  add(o.sequence_parallel);
-  add(o.cp);
-  add(o.ep);
-  add(o.etp);
-  add(o.micro_batch);
-  add(o.seq_len);
-  add(o.precision);
-  add(o.cp_comm);
-  add(o.cp_a2a_size);
-  add(o.dispatcher);
-  add(o.overlaps.tp);
-  add(o.overlaps.shared_expert);
-  add(o.software.experts);
-  add(o.recompute.granularity);
-  add(o.recompute.modules.bits);
-  add(o.offload_modules.bits);
-  add(o.cuda_graph.impl);
-  add(o.cuda_graph.modules.bits);
   add(key.one_queue);
+  const auto options = each_option(key.options);
+  for_each_index(options, [&](auto i) { add(std::get<i>(options).value); });
   return seed;
 }
 

@@ -18,7 +18,7 @@ enum class Piece : std::uint8_t { kMixer, kMlp, kLayer, kEmbedding, kHead, kMtp 
 [[nodiscard]] BitSet<OffloadModule> offloadable(Piece piece);
 
 /// `options` with the defaults of what cannot change the ops of `piece`, recomputed and offloaded: equal results mean
-/// equal costs. What is not named here is taken to matter.
+/// equal costs. Who reads an option each_option() says.
 [[nodiscard]] LayerOptions relevant(const LayerOptions& options, Piece piece, const LayerSpec& layer);
 
 /// Remembers the cost of each piece by the value of the options that it depends on, so that the candidates of a search

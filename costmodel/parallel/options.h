@@ -3,12 +3,14 @@
 #include <initializer_list>
 #include <optional>
 #include <string>
+#include <tuple>
 #include <vector>
 
 #include "costmodel/network/network.h"
 
 // One training run as Megatron would be told to do it. Plain values: the run-file reader (planner/run) fills them, the
-// rules (planner/rules) accept or reject them, the op list (costmodel/ops) is built from them.
+// rules (planner/rules) accept or reject them, the op list (costmodel/ops) is built from them. What is not said is
+// Megatron's default, as in the table of fields (planner/run/fields.cc).
 namespace foldwise::costmodel {
 
 /// The two grids over the same ranks: attention TP x CP x DP x PP, experts ETP x EP x EDP x PP.
@@ -133,7 +135,7 @@ struct Optimizer {
   DataType exp_avg = DataType::kFp32, exp_avg_sq = DataType::kFp32;
   DataType main_params = DataType::kFp32, main_grads = DataType::kFp32;
   bool low_precision_param_gather = false;  ///< --fp8-param-gather / --fp4-param-gather
-  bool reuse_grad_buffer = true;            ///< --reuse-grad-buf-for-mxfp8-param-ag
+  bool reuse_grad_buffer = false;           ///< --reuse-grad-buf-for-mxfp8-param-ag
   /// Adam's kernel reads moments in bf16, if both are: Transformer Engine from 2.13 on. Older ones widen them first.
   bool reads_bf16_moments = false;
   bool operator==(const Optimizer&) const = default;
@@ -151,13 +153,13 @@ enum class Experts : std::uint8_t { kSequential, kGrouped, kCutlass, kFused };
 /// Which kernels stand behind a layer: facts of the software that change the op list.
 struct Software {
   bool transformer_engine = true;  ///< false: Megatron's `local` layers (unfused rope, permute; no wgrad fusion).
-  bool fused_permute = true;       ///< --moe-permute-fusion
+  bool fused_permute = false;      ///< --moe-permute-fusion
   bool fused_router = false;       ///< --moe-router-fusion
   bool fused_attention = true;     ///< false: unfused scores in memory.
-  Experts experts = Experts::kGrouped;
-  CrossEntropy cross_entropy = CrossEntropy::kTransformerEngine;
+  Experts experts = Experts::kSequential;
+  CrossEntropy cross_entropy = CrossEntropy::kUnfused;
   bool gradient_accumulation_fusion = true;
-  bool router_fp32 = true;            ///< --moe-router-dtype fp32
+  bool router_fp32 = false;           ///< --moe-router-dtype fp32
   bool router_fp32_operands = false;  ///< core_v0.16: operands of the router GEMM are cast to fp32 (no tensor cores).
   bool operator==(const Software&) const = default;
 };
@@ -179,7 +181,7 @@ struct LayerOptions {
   /// a2a+p2p: first of --hierarchical-context-parallel-sizes, the ranks of the all-to-all; the ring has CP over it. 0:
   /// not given.
   std::int64_t cp_a2a_size = 0;
-  Dispatcher dispatcher = Dispatcher::kAllToAll;
+  Dispatcher dispatcher = Dispatcher::kAllGather;
   std::optional<double> capacity_factor;  ///< --moe-expert-capacity-factor; unset is dropless.
   bool pad_to_capacity = false;           ///< --moe-pad-expert-input-to-capacity
   /// --moe-expert-rank-capacity-factor: rows that a rank's buffers of routed tokens hold, over those of balanced
@@ -216,6 +218,72 @@ struct LayerOptions {
   bool operator==(const LayerOptions&) const = default;
 };
 
+/// Which op lists read an option of a layer.
+enum class Readers : std::uint8_t { kAll, kAttention, kExperts };
+
+template <typename Value>
+struct LayerOption {
+  Value& value;
+  Readers readers = Readers::kAll;
+};
+template <typename Value>
+LayerOption(Value&, Readers = Readers::kAll) -> LayerOption<Value>;
+
+/// Every option of a layer with its readers, those of nested values too. All are taken apart whole, so that none can be
+/// forgotten.
+template <typename Options>
+[[nodiscard]] constexpr auto each_option(Options& options) {
+  auto& [tp, cp, ep, etp, sequence_parallel, micro_batch, seq_len, hidden_dropout, attention_dropout, precision,
+         fp8_attention, cp_comm, cp_a2a_size, dispatcher, capacity_factor, pad_to_capacity, rank_capacity_factor,
+         paged_stash, expert_load, recompute, offload_modules, overlaps, cuda_graph, software, grad_reduce_in_fp32,
+         lora, lora_dim, lora_modules] = options;
+  auto& [granularity, recompute_modules] = recompute;
+  auto& [overlap_tp, overlap_shared_expert] = overlaps;
+  auto& [graph_impl, graph_modules] = cuda_graph;
+  auto& [transformer_engine, fused_permute, fused_router, fused_attention, experts, cross_entropy,
+         gradient_accumulation_fusion, router_fp32, router_fp32_operands] = software;
+  using enum Readers;
+  return std::tuple{LayerOption{tp},
+                    LayerOption{cp},
+                    LayerOption{ep, kExperts},
+                    LayerOption{etp, kExperts},
+                    LayerOption{sequence_parallel},
+                    LayerOption{micro_batch},
+                    LayerOption{seq_len},
+                    LayerOption{hidden_dropout},
+                    LayerOption{attention_dropout, kAttention},
+                    LayerOption{precision},
+                    LayerOption{fp8_attention, kAttention},
+                    LayerOption{cp_comm, kAttention},
+                    LayerOption{cp_a2a_size, kAttention},
+                    LayerOption{dispatcher, kExperts},
+                    LayerOption{capacity_factor, kExperts},
+                    LayerOption{pad_to_capacity, kExperts},
+                    LayerOption{rank_capacity_factor, kExperts},
+                    LayerOption{paged_stash, kExperts},
+                    LayerOption{expert_load, kExperts},
+                    LayerOption{granularity},
+                    LayerOption{recompute_modules},
+                    LayerOption{offload_modules},
+                    LayerOption{overlap_tp},
+                    LayerOption{overlap_shared_expert, kExperts},
+                    LayerOption{graph_impl},
+                    LayerOption{graph_modules},
+                    LayerOption{transformer_engine},
+                    LayerOption{fused_permute, kExperts},
+                    LayerOption{fused_router, kExperts},
+                    LayerOption{fused_attention, kAttention},
+                    LayerOption{experts, kExperts},
+                    LayerOption{cross_entropy},
+                    LayerOption{gradient_accumulation_fusion},
+                    LayerOption{router_fp32, kExperts},
+                    LayerOption{router_fp32_operands, kExperts},
+                    LayerOption{grad_reduce_in_fp32},
+                    LayerOption{lora},
+                    LayerOption{lora_dim},
+                    LayerOption{lora_modules}};
+}
+
 /// How layers become stages, and micro-batches pass through them.
 struct PipelineOptions {
   std::int64_t pp = 1;
@@ -242,15 +310,15 @@ struct PipelineOptions {
 /// What happens once a step: data parallelism and the optimizer.
 struct StepOptions {
   std::int64_t dp = 1;
-  Sharding sharding = Sharding::kDdpDistributedOptimizer;
+  Sharding sharding = Sharding::kDdp;
   std::int64_t fsdp_group = 0;    ///< FSDP: ranks a parameter is sharded over; 0 is DP x CP, less is hybrid (HSDP).
   bool fsdp_outer_optim = false;  ///< HSDP: the optimizer is sharded over the groups too.
   /// --num-distributed-optimizer-instances: copies of the optimizer's shards among the data-parallel ranks.
   std::int64_t optimizer_instances = 1;
   bool pad_buckets_for_high_nccl_busbw = false;  ///< --ddp-pad-buckets-for-high-nccl-busbw
   struct Overlaps {
-    bool dp_grad = true;   ///< --overlap-grad-reduce
-    bool dp_param = true;  ///< --overlap-param-gather
+    bool dp_grad = false;   ///< --overlap-grad-reduce
+    bool dp_param = false;  ///< --overlap-param-gather
     bool param_gather_with_optimizer_step = false;
     bool operator==(const Overlaps&) const = default;
   } overlaps;

@@ -33,6 +33,8 @@ LayerOptions options_of(const Json& run) {
   options.micro_batch = run.value("mbs", 1);
   options.seq_len = run.at("seq").get<std::int64_t>();
   options.dispatcher = run.value("dispatcher", "alltoall") == "flex" ? Dispatcher::kDeepEp : Dispatcher::kAllToAll;
+  options.software.experts = costmodel::Experts::kGrouped;
+  options.software.fused_permute = options.software.router_fp32 = true;
   options.software.router_fp32_operands = true;  // Megatron-Core 0.16.1
   return options;
 }

@@ -16,6 +16,7 @@
 #include "planner/launch/mapping.h"
 #include "planner/launch/quote.h"
 #include "planner/rules/rules.h"
+#include "planner/run/fields.h"
 #include "planner/run/names.h"
 
 namespace foldwise::planner {
@@ -263,52 +264,11 @@ std::string bridge_recipe(const Settings& plan) {
 }
 
 /// What a recipe of Megatron-Bridge may have decided otherwise, as Megatron has it where a plan does not say it.
-const std::map<std::string, std::string>& bridge_unsaid() {
-  static const std::map<std::string, std::string> values = {{"account_for_embedding_in_pipeline_split", "False"},
-                                                            {"account_for_loss_in_pipeline_split", "False"},
-                                                            {"accumulate_allreduce_grads_in_fp32", "False"},
-                                                            {"cp_comm_type", "None"},
-                                                            {"cpu_offloading", "False"},
-                                                            {"cross_entropy_loss_fusion", "False"},
-                                                            {"cuda_graph_impl", "\"none\""},
-                                                            {"cuda_graph_scope", "[]"},
-                                                            {"data_parallel_sharding_strategy", "\"no_shard\""},
-                                                            {"decoder_first_pipeline_num_layers", "None"},
-                                                            {"decoder_last_pipeline_num_layers", "None"},
-                                                            {"delay_wgrad_compute", "False"},
-                                                            {"exp_avg_dtype", "torch.float32"},
-                                                            {"exp_avg_sq_dtype", "torch.float32"},
-                                                            {"fine_grained_activation_offloading", "False"},
-                                                            {"fp8_param_gather", "False"},
-                                                            {"gradient_accumulation_fusion", "True"},
-                                                            {"hierarchical_context_parallel_sizes", "None"},
-                                                            {"main_grads_dtype", "torch.float32"},
-                                                            {"main_params_dtype", "torch.float32"},
-                                                            {"microbatch_group_size_per_vp_stage", "None"},
-                                                            {"moe_expert_capacity_factor", "None"},
-                                                            {"moe_pad_expert_input_to_capacity", "False"},
-                                                            {"moe_permute_fusion", "False"},
-                                                            {"moe_router_fusion", "False"},
-                                                            {"moe_shared_expert_overlap", "False"},
-                                                            {"num_distributed_optimizer_instances", "1"},
-                                                            {"num_virtual_stages_per_pipeline_rank", "None"},
-                                                            {"offload_modules", "None"},
-                                                            {"optimizer_cpu_offload", "False"},
-                                                            {"overlap_grad_reduce", "False"},
-                                                            {"overlap_moe_expert_parallel_comm", "False"},
-                                                            {"overlap_param_gather", "False"},
-                                                            {"overlap_param_gather_with_optimizer_step", "False"},
-                                                            {"pipeline_model_parallel_layout", "None"},
-                                                            {"recompute_granularity", "None"},
-                                                            {"recompute_method", "None"},
-                                                            {"recompute_modules", "None"},
-                                                            {"recompute_num_layers", "None"},
-                                                            {"reuse_grad_buf_for_mxfp8_param_ag", "False"},
-                                                            {"sequence_parallel", "False"},
-                                                            {"tp_comm_overlap", "False"},
-                                                            {"use_distributed_optimizer", "False"},
-                                                            {"use_megatron_fsdp", "False"},
-                                                            {"use_precision_aware_optimizer", "False"}};
+std::map<std::string, std::string> bridge_unsaid(const Release& release) {
+  std::map<std::string, std::string> values;
+  for (const Field& f : fields())
+    if (f.releases.has(release))
+      for (const BridgeDefault& unsaid : f.bridge) values.emplace(unsaid.member, unsaid.value);
   return values;
 }
 
@@ -341,7 +301,7 @@ std::string bridge_text(const Launch& launch) {
                       python_literal(bridge_recipe(launch.plan)));
   text += "    cfg.mixed_precision.first_last_layers_bf16 = False\n";
   text += "    cfg.comm_overlap = cfg.comm_overlap or CommOverlapConfig(tp_comm_overlap=False)\n";
-  std::map<std::string, std::string> values = bridge_unsaid();
+  std::map<std::string, std::string> values = bridge_unsaid(*launch.release);
   for (const auto& [dest, setting] : launch.plan.all())
     if (!by_recipe.contains(dest))
       values[dest] = python_value(dest, dest == "cp_comm_type" ? setting.value.front() : setting.value);

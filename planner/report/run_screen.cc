@@ -240,16 +240,17 @@ std::vector<RunChoice> run_choices(const costmodel::ModelSpec& model, const Trai
   if (costmodel::is_fsdp(o.step.sharding)) list.push_back({"sharding", name_of(o.step.sharding), "no FSDP"});
   add_memory_choices(o, list);
   for (const Field& f : fields()) {
-    if (f.tried == nullptr || !f.is_option() || is_apart(f.key) || f.key == "overlaps.ep_a2a" ||
-        !f.counts_in(model, o) || f.value.get(o) == f.value.get(plain))
+    if (f.tried == nullptr || !f.is_option() || is_apart(f.key) || f.key == "overlaps.ep_a2a" || !f.counts_in(model, o))
       continue;
+    const json usual = f.usual.is_null() ? f.value.get(plain) : f.usual;
+    if (f.value.get(o) == usual) continue;
     const auto known = switches.find(f.key);
     if (known == switches.end())
       list.push_back(
-          {f.key, fmt::format("{} {}", f.key, value_of(f, o)), fmt::format("{} {}", f.key, value_of(f, plain))});
+          {f.key, fmt::format("{} {}", f.key, value_of(f, o)), fmt::format("{} {}", f.key, value_text(usual))});
     else
       list.push_back({f.key, (f.value.get(o) == json(true) ? "" : "no ") + known->second,
-                      (f.value.get(plain) == json(true) ? "" : "no ") + known->second});
+                      (usual == json(true) ? "" : "no ") + known->second});
   }
   return list;
 }

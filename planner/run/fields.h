@@ -12,9 +12,10 @@
 #include "planner/run/release.h"
 
 // One table says everything about an option: its key in a run file, the member it fills, its values, Megatron's default
-// and flags, and what it means. The reader and the writer of run files, defaults, `--pin`, `compare`, the rules'
-// messages, `fields`, docs/run-file.md and the tests' generator all read it. A new option is one row here and the code
-// that uses it.
+// and flags, what it means, when a search decides about it, what it saves and how a plan is without it. The reader and
+// the writer of run files, defaults, `--pin`, `compare`, the rules' messages, `fields`, docs/run-file.md, the search,
+// exports to Megatron-Bridge and the tests' generator all read it. A new option is one row here and the code that uses
+// it. tests/field_rows_test.cc compares what rows say with what the code does.
 namespace foldwise::planner {
 
 enum class FieldType : std::uint8_t { kInteger, kNumber, kBoolean, kName, kNames, kText, kIntegers, kObject };
@@ -57,20 +58,50 @@ struct DefaultIn {
   std::string source{};
 };
 
+/// When a search decides about a field. Each level needs only those before it for a lower bound of the step time.
+enum class Level : std::uint8_t {
+  kAttention,  ///< What a layer without experts may read, and all that defaults of other fields may depend on.
+  kExperts,    ///< What only experts read (costmodel/parallel/options.h).
+  kGraphs,     ///< LayerOptions::cuda_graph.
+  kPipeline,   ///< PipelineOptions.
+  kStep,       ///< StepOptions.
+  kMemory,     ///< Recomputation and offloading of activations: less memory for more time.
+};
+
+/// A choice that a plan can take back. Fields with the same `without` are one choice.
+struct Plain {
+  std::vector<nlohmann::json> values{};  ///< That the field has without it.
+  std::string without{};                 ///< "no FSDP": the plan without it. Empty: the field is no such choice.
+  /// Choices need a library, the host's memory, or code that fewer runs have. 1: the one to give up first where it
+  /// earns nothing; 0: it needs nothing.
+  int burden = 0;
+};
+
+/// A member of Megatron-Bridge's configuration.
+struct BridgeDefault {
+  std::string member;  ///< By the name that Megatron-LM's parser has for it.
+  std::string value;   ///< In Python.
+};
+
 struct Field {
   std::string key{};        ///< In a run file: "recompute.modules" is {"recompute": {"modules": ...}}.
   std::string older_key{};  ///< Where older run files have it; empty: nowhere.
   FieldValue value{};
+  Level level = Level::kAttention;
+  bool parallel = false;                  ///< A number of ranks over which layers are split.
+  bool saves_time = false;                ///< Other values than the first that is tried save time, and no memory.
   nlohmann::json megatron{};              ///< Value where Megatron's flag is not given; null: unset, or no such flag.
   std::vector<DefaultIn> megatron_in{};   ///< Of a run that names its release, instead of `megatron`.
   std::string unit{};                     ///< "sequences"; empty: none.
   std::vector<std::string> flags{};       ///< Megatron's. The first is what messages call the field.
   ReleaseSpan releases{};                 ///< Of Megatron-Core, that have the option.
   std::vector<std::string> name_flags{};  ///< What Megatron is told for each of `names`; empty: the flag and the name.
-  bool numerics = false;                  ///< Another value makes another computation, not only another way to do it.
-  std::vector<LimitedValue> limited{};    ///< Its values that not every one of them has, or that need more.
-  std::string doc{};                      ///< One line.
-  std::string when{};                     ///< Of `applies`, in words.
+  /// What a recipe of Megatron-Bridge may have decided otherwise, as Megatron has it where nothing is said.
+  std::vector<BridgeDefault> bridge{};
+  bool numerics = false;                ///< Another value makes another computation, not only another way to do it.
+  std::vector<LimitedValue> limited{};  ///< Its values that not every one of them has, or that need more.
+  std::string doc{};                    ///< One line.
+  std::string when{};                   ///< Of `applies`, in words.
   bool (*applies)(const costmodel::TrainingOptions&) = nullptr;  ///< Empty: always. Elsewhere the value is ignored.
   /// Whether a report says what was taken for a missing value. Empty: never.
   bool (*matters)(const costmodel::ModelSpec&, const costmodel::TrainingOptions&) = nullptr;
@@ -79,6 +110,10 @@ struct Field {
   std::vector<nlohmann::json> (*tried)(const PlanFacts&) = nullptr;
   /// Where another value than the first is another run. Empty: where the field applies and matters.
   bool (*differs)(const costmodel::TrainingOptions&) = nullptr;
+  /// Keys of the fields that `applies` and `differs` read, but its own. dp follows from tp, cp and pp.
+  std::vector<std::string> decided_by{};
+  Plain plain{};
+  nlohmann::json usual{};  ///< What most runs have, where that is not `megatron`: no choice to speak of.
 
   /// Whether a run of the release may have the value.
   [[nodiscard]] bool has_value_in(const Release& release, const nlohmann::json& value) const;
@@ -89,9 +124,14 @@ struct Field {
   [[nodiscard]] const nlohmann::json& instead_of(const nlohmann::json& value) const;
   [[nodiscard]] bool is_option() const { return static_cast<bool>(value.get); }
   [[nodiscard]] bool applies_to(const costmodel::TrainingOptions& o) const { return applies == nullptr || applies(o); }
+  /// Whether its value does something.
+  [[nodiscard]] bool acts_in(const costmodel::TrainingOptions& o) const {
+    return applies_to(o) && (differs == nullptr || differs(o));
+  }
+  [[nodiscard]] bool always_acts() const { return applies == nullptr && differs == nullptr; }
   /// Whether another value would be another run.
   [[nodiscard]] bool counts_in(const costmodel::ModelSpec& model, const costmodel::TrainingOptions& o) const {
-    return applies_to(o) && (matters == nullptr || matters(model, o)) && (differs == nullptr || differs(o));
+    return acts_in(o) && (matters == nullptr || matters(model, o));
   }
 };
 

@@ -32,34 +32,43 @@ namespace {
 using Values = std::vector<json>;
 using Set = std::map<std::string, Values>;
 
+/// Fields that are without it together (Field::plain).
 struct Choice {
   std::string name;
-  std::vector<std::pair<std::string, Values>> plain;
+  std::vector<const Field*> fields;
+
+  [[nodiscard]] int burden() const { return fields.front()->plain.burden; }
+  /// Whether most runs have it.
+  [[nodiscard]] bool usual() const {
+    return std::ranges::any_of(fields, [](const Field* f) {
+      return !f->usual.is_null() && std::ranges::count(f->plain.values, f->usual) == 0;
+    });
+  }
 };
 
 const std::vector<Choice>& choices() {
-  static const Values off = {false};
-  static const std::vector<Choice> list = {
-      {"no tensor parallelism", {{"tp", {1}}}},
-      {"no context parallelism", {{"cp", {1}}}},
-      {"no pipeline", {{"pp", {1}}}},
-      {"no interleaving", {{"vpp", {1}}}},
-      {"no tp-pp-dp mapping", {{"use_tp_pp_dp_mapping", off}}},
-      {"no expert parallelism", {{"ep", {1}}}},
-      {"no tensor parallelism in experts", {{"etp", {1}}}},
-      {"dispatcher alltoall", {{"dispatcher", {"alltoall"}}}},
-      {"experts grouped", {{"software.experts", {"grouped"}}}},
-      {"no FSDP", {{"sharding", {"ddp", "ddp-distopt"}}}},
-      {"no recomputation", {{"recompute.granularity", {"none"}}}},
-      {"no offloading of activations", {{"offload.type", {nullptr}}, {"offload.modules", {json::array()}}}},
-      {"no offloading of the optimizer", {{"offload.optimizer_cpu_offload", off}}},
-      {"no CUDA graphs", {{"cuda_graph.impl", {"none"}}}},
-      {"no overlap of EP", {{"overlaps.ep_a2a", off}}},
-      {"no delayed weight gradients", {{"overlaps.delay_wgrad", off}}},
-      {"no overlap of shared experts", {{"overlaps.shared_expert", off}}},
-      {"no overlap of TP", {{"overlaps.tp", off}}},
-      {"no overlap of DP",
-       {{"overlaps.dp_grad", off}, {"overlaps.dp_param", off}, {"overlaps.param_gather_with_optimizer_step", off}}}};
+  static const std::vector<Choice> list = [] {
+    std::vector<Choice> made;
+    for (const Field& f : fields()) {
+      if (f.plain.without.empty()) continue;
+      auto choice = std::ranges::find(made, f.plain.without, &Choice::name);
+      if (choice == made.end()) choice = made.insert(made.end(), {f.plain.without, {}});
+      choice->fields.push_back(&f);
+    }
+    return made;
+  }();
+  return list;
+}
+
+/// Choices that are given up where they earn nothing, the first ones first.
+const std::vector<const Choice*>& burdens() {
+  static const std::vector<const Choice*> list = [] {
+    std::vector<const Choice*> made;
+    for (const Choice& choice : choices())
+      if (choice.burden() > 0) made.push_back(&choice);
+    std::ranges::stable_sort(made, {}, &Choice::burden);
+    return made;
+  }();
   return list;
 }
 
@@ -70,17 +79,16 @@ bool has(const Values& values, const json& value) { return std::ranges::count(va
 Set taken_back(const PlanProblem& problem, const Choice& choice, const TrainingOptions& o) {
   Set set;
   bool differs = false;
-  for (const auto& [key, plain] : choice.plain) {
-    const Dimension* const dimension = problem.space.find(key);
+  for (const Field* f : choice.fields) {
+    const Dimension* const dimension = problem.space.find(f->key);
     if (dimension == nullptr) continue;
     Values left;
     for (const json& value : dimension->values)
-      if (has(plain, value)) left.push_back(value);
-    const Field& f = *dimension->field;
-    const bool other = f.counts_in(problem.model, o) && !has(plain, f.value.get(o));
+      if (has(f->plain.values, value)) left.push_back(value);
+    const bool other = f->counts_in(problem.model, o) && !has(f->plain.values, f->value.get(o));
     if (left.empty() && other) return {};
     differs = differs || other;
-    if (!left.empty()) set[key] = left;
+    if (!left.empty()) set[f->key] = left;
   }
   return differs ? set : Set{};
 }
@@ -164,7 +172,7 @@ std::vector<Plan> searched(const PlanProblem& problem, const Set& set, const Pla
   };
   if (how == How::kSearch && goes_on()) {
     PlanProblem near = narrow;
-    keep([](const Field& f) { return f.key == "tp" || f.key == "cp" || f.key == "ep" || f.key == "etp"; }, set,
+    keep([](const Field& f) { return f.parallel && f.level < Level::kPipeline; }, set,
          result.plans.empty() ? first.options : result.plans.front().options, near);
     search(near);
   }
@@ -241,20 +249,6 @@ std::vector<Alternative> alternatives(const PlanProblem& problem, const Plan& fi
   return list;
 }
 
-/// Choices that need libraries, the host's memory, or code that fewer runs have; what does most for what it needs last.
-const std::vector<std::string_view> burdens = {"no offloading of activations",
-                                               "no offloading of the optimizer",
-                                               "no FSDP",
-                                               "no tp-pp-dp mapping",
-                                               "no overlap of shared experts",
-                                               "no delayed weight gradients",
-                                               "no CUDA graphs",
-                                               "no overlap of EP",
-                                               "no recomputation",
-                                               "experts grouped",
-                                               "dispatcher alltoall",
-                                               "no overlap of TP"};
-
 /// The plan with the choice taken back and all else as it is; nothing if that breaks rules or does not fit.
 std::optional<Plan> without(const PlanProblem& problem, const Choice& choice, const Plan& plan) {
   const Set set = taken_back(problem, choice, plan.options);
@@ -292,20 +286,19 @@ std::optional<Plan> without(const PlanProblem& problem, const Choice& choice, co
 /// The plan without the choices that can be taken back while its step takes no longer than `most`, and their names.
 std::pair<Plan, std::vector<std::string_view>> plainest(const PlanProblem& problem, Plan plan, Seconds most) {
   std::vector<std::string_view> taken;
-  for (const std::string_view name : burdens) {
-    const auto choice = std::ranges::find(choices(), name, &Choice::name);
+  for (const Choice* choice : burdens()) {
     std::optional<Plan> plain = without(problem, *choice, plan);
     if (!plain || plain->prediction.step_time > most) continue;
     plan = std::move(*plain);
-    taken.push_back(name);
+    taken.emplace_back(choice->name);
   }
   return {std::move(plan), std::move(taken)};
 }
 
-/// How many choices of a plan have a plainer one. Overlapping what data parallelism sends is plain.
+/// How many choices of a plan, but usual ones, have a plainer one.
 std::ptrdiff_t choices_of(const PlanProblem& problem, const Plan& plan) {
   return std::ranges::count_if(choices(), [&](const Choice& choice) {
-    return choice.name != "no overlap of DP" && !taken_back(problem, choice, plan.options).empty();
+    return !choice.usual() && !taken_back(problem, choice, plan.options).empty();
   });
 }
 

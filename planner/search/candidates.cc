@@ -14,7 +14,7 @@ namespace {
 
 Seconds less_than(const Solution& found) { return (1.0 - kExact) * found.time; }
 
-bool splits_are_given(const Workbench& bench) { return bench.problem.space.find("pipeline_layout") != nullptr; }
+bool splits_are_given(const Workbench& bench) { return bench.problem.space.names_splits(); }
 
 TrainingOptions with_split(const Workbench& bench, TrainingOptions options, const StageLayout& layout) {
   if (splits_are_given(bench)) return options;

@@ -15,36 +15,17 @@ namespace {
 
 using costmodel::TrainingOptions;
 
-/// Whether the field's value counts, as apply() has it.
-bool acts(const Field& f, const TrainingOptions& options) {
-  return f.applies_to(options) && (f.differs == nullptr || f.differs(options));
-}
-
-bool always_acts(const Field& f) { return f.applies == nullptr && f.differs == nullptr; }
-
-/// Of each field that does not always apply, the dimensions whose values decide whether it does, as far as random
-/// candidates show.
+/// Of each field that does not always act, the dimensions that decide whether it does.
 using Conditions = std::map<const Dimension*, std::vector<const Dimension*>>;
 
-Conditions conditions(const PlanProblem& problem, const Bases& bases) {
-  constexpr int kSamples = 30;
-  const std::vector<Dimension>& dimensions = problem.space.dimensions;
+Conditions conditions(const PlanProblem& problem) {
   Conditions map;
-  for (const Dimension& d : dimensions)
-    if (!always_acts(*d.field)) map.try_emplace(&d);
-  std::mt19937 random(1);  // NOLINT(cert-msc51-cpp): the same answer every time.
-  for (int sample = 0; sample < kSamples; ++sample) {
-    TrainingOptions options = bases.of(Assignment(dimensions.size(), 0));
-    for (const Dimension& d : dimensions) d.field->value.set(options, d.values[random() % d.values.size()]);
-    for (const Dimension& d : dimensions)
-      for (const nlohmann::json& value : d.values) {
-        TrainingOptions other = options;
-        d.field->value.set(other, value);
-        for (auto& [conditional, on] : map)
-          if (conditional != &d && acts(*conditional->field, other) != acts(*conditional->field, options) &&
-              std::ranges::count(on, &d) == 0)
-            on.push_back(&d);
-      }
+  for (const Dimension& d : problem.space.dimensions) {
+    if (d.field->always_acts()) continue;
+    std::vector<const Dimension*>& on = map[&d];
+    for (const std::string& key : d.field->decided_by)
+      if (const Dimension* const other = problem.space.find(key); other != nullptr && other->values.size() > 1)
+        on.push_back(other);
   }
   return map;
 }
@@ -60,9 +41,9 @@ class Narrowing {
       left_.emplace_back(d.values.size() + 1, true);
       // As apply() has it: what is named stays out of a run only with the value that nobody gave it.
       left_.back().back() =
-          !always_acts(*d.field) && (!d.named || std::ranges::count(d.values, d.field->value.get(plain)) > 0);
+          !d.field->always_acts() && (!d.named || std::ranges::count(d.values, d.field->value.get(plain)) > 0);
     }
-    const bool fixed_split = problem.space.find("pipeline_layout") != nullptr;
+    const bool fixed_split = problem.space.names_splits();
     for (const Rule& rule : rules()) {
       if (!fixed_split && about_splits(rule.id)) continue;
       Demand demand{.rule = &rule};
@@ -158,11 +139,11 @@ class Narrowing {
       const std::size_t i = demand.on[k];
       const Dimension& d = problem_.space.dimensions[i];
       const bool applies = assignment[i] < d.values.size();
-      if (demand.known[k] && acts(*d.field, options) != applies) return false;
+      if (demand.known[k] && d.field->acts_in(options) != applies) return false;
       d.field->value.set(options, applies ? d.values[assignment[i]] : d.field->value.get(plain));
     }
     settle_data_parallel(problem_, options);
-    return demand.rule != nullptr ? !demand.rule->broken(rule_problem_, options) : acts(*demand.applies, options);
+    return demand.rule != nullptr ? !demand.rule->broken(rule_problem_, options) : demand.applies->acts_in(options);
   }
 
   const PlanProblem& problem_;
@@ -173,23 +154,35 @@ class Narrowing {
   int tried_ = 0;
 };
 
+/// Whole numbers that always act, those that most rules read first.
+std::vector<const Dimension*> sizes(const PlanProblem& problem) {
+  std::vector<const Dimension*> list;
+  for (const Dimension& d : problem.space.dimensions)
+    if (d.field->value.type == FieldType::kInteger && d.field->always_acts()) list.push_back(&d);
+  const auto readers = [](const Dimension* d) {
+    return std::ranges::count_if(rules(),
+                                 [&](const Rule& rule) { return std::ranges::count(rule.keys, d->field->key) > 0; });
+  };
+  std::ranges::stable_sort(list, std::ranges::greater{}, readers);
+  return list;
+}
+
 /// Decides sizes, and what decides whether fields with one value apply, one after the other, and checks each rule and
 /// each such field once all that it looks at is decided.
 class Few {
  public:
   Few(const PlanProblem& problem, const Bases& bases, Conditions conditions)
       : problem_(problem), bases_(bases), rule_problem_(rule_problem(problem)) {
-    for (const std::string_view key : {"tp", "cp", "pp", "etp", "ep", "micro_batch", "vpp"})
-      decide(problem.space.find(key));
+    for (const Dimension* size : sizes(problem)) decide(size);
     std::erase_if(conditions, [](const auto& entry) {
       return !entry.first->named || entry.first->values.size() > 1 ||
-             std::ranges::any_of(entry.second, [](const Dimension* o) { return !always_acts(*o->field); });
+             std::ranges::any_of(entry.second, [](const Dimension* o) { return !o->field->always_acts(); });
     });
     for (const auto& [dimension, on] : conditions) {
       decide(dimension);
       for (const Dimension* o : on) decide(o);
     }
-    // What has one value first, then conditions; tp, cp and pp, which most rules read, before the other sizes.
+    // What has one value first, then conditions.
     const auto rank = [&](const Dimension* d) {
       if (d->values.size() == 1) return 0;
       const bool condition =
@@ -236,7 +229,7 @@ class Few {
       }
     const Dimension* dimension = problem_.space.find(key);
     if (dimension == nullptr) return problem_.stated.contains(key);
-    return dimension->values.size() == 1 && always_acts(*dimension->field);
+    return dimension->values.size() == 1 && dimension->field->always_acts();
   }
 
   bool any(Assignment& assignment, std::size_t decided) {
@@ -260,13 +253,13 @@ class Few {
   static bool idle(const Dimension& dimension, const TrainingOptions& options) {
     static const TrainingOptions untouched;
     const Field& f = *dimension.field;
-    return !acts(f, options) && dimension.values.front() != f.value.get(untouched);
+    return !f.acts_in(options) && dimension.values.front() != f.value.get(untouched);
   }
 
   [[nodiscard]] TrainingOptions options_of(const Assignment& assignment, std::size_t decided) const {
     TrainingOptions options = bases_.of(assignment);
     for (const Dimension& d : problem_.space.dimensions)
-      if (d.values.size() == 1 && always_acts(*d.field)) d.field->value.set(options, d.values.front());
+      if (d.values.size() == 1 && d.field->always_acts()) d.field->value.set(options, d.values.front());
     for (std::size_t i = 0; i < decided; ++i)
       decided_[i]->field->value.set(options, decided_[i]->values[assignment[index(decided_[i])]]);
     settle_data_parallel(problem_, options);
@@ -288,7 +281,7 @@ class Refusals {
  public:
   explicit Refusals(const PlanProblem& problem)
       : problem_(problem), bases_(problem), rule_problem_(rule_problem(problem)) {
-    const bool fixed_split = problem.space.find("pipeline_layout") != nullptr;
+    const bool fixed_split = problem.space.names_splits();
     for (const Rule& rule : rules())
       if (fixed_split || !about_splits(rule.id)) rules_.push_back(&rule);
   }
@@ -334,7 +327,7 @@ class Refusals {
 
 std::vector<std::string> contradiction(const PlanProblem& problem) {
   const Bases bases(problem);
-  const Conditions on = conditions(problem, bases);
+  const Conditions on = conditions(problem);
   const bool refused = Narrowing(problem, bases, on).none_left() || !Few(problem, bases, on).any();
   return refused ? least_refused(problem) : std::vector<std::string>{};
 }

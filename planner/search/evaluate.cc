@@ -192,7 +192,7 @@ std::int64_t Evaluator::branch(const Assignment& assignment, double limit, std::
   const std::size_t begin = assignment.size(), end = bench_.order.end_of(Level::kExperts);
   std::size_t sizes = begin;  // Positions before this one say how many ranks there are.
   for (std::size_t i = begin; i < end; ++i)
-    if (const std::string& key = bench_.order.at(i).field->key; key == "ep" || key == "etp") sizes = i + 1;
+    if (bench_.order.at(i).field->parallel) sizes = i + 1;
   std::vector<std::pair<double, State>> open;
   bench_.decide(attention, begin, sizes, [&](const State& state) {
     spent += price::kSizes;

@@ -4,50 +4,7 @@
 #include <optional>
 #include <utility>
 
-#include "costmodel/ops/block_cache.h"
-
 namespace foldwise::planner {
-namespace {
-
-using namespace costmodel;  // NOLINT(google-build-using-namespace): this file is about the cost model's options.
-
-/// Where two options differ; the deepest level of what does. Nothing: they are equal.
-std::optional<Level> level_of_difference(const TrainingOptions& a, const TrainingOptions& b) {
-  if (a.layer.recompute != b.layer.recompute || a.layer.offload_modules != b.layer.offload_modules ||
-      a.pipeline.recompute != b.pipeline.recompute ||
-      a.pipeline.cpu_offloading_num_layers != b.pipeline.cpu_offloading_num_layers)
-    return Level::kMemory;
-  if (a.step != b.step) return Level::kStep;
-  if (a.pipeline != b.pipeline) return Level::kPipeline;
-  if (a.layer.cuda_graph != b.layer.cuda_graph) return Level::kGraphs;
-  if (a.layer == b.layer) return std::nullopt;
-  const LayerSpec dense{.mixer = 0, .mlp = MlpKind::kDense};
-  const bool experts_only = relevant(a.layer, Piece::kMixer, dense) == relevant(b.layer, Piece::kMixer, dense) &&
-                            relevant(a.layer, Piece::kMlp, dense) == relevant(b.layer, Piece::kMlp, dense) &&
-                            relevant(a.layer, Piece::kHead, {}) == relevant(b.layer, Piece::kHead, {});
-  return experts_only ? Level::kExperts : Level::kAttention;
-}
-
-/// The deepest level that any of its values changes.
-Level level_of(const Dimension& dimension) {
-  if (dimension.field->numerics) return Level::kAttention;  // Defaults of other fields may depend on it (Bases).
-  Level level = Level::kAttention;
-  bool changes = false;
-  // Some values show only beside others: a choice of modules with a granularity, the size of a graph with its kind.
-  TrainingOptions before;
-  before.layer.cuda_graph.impl = GraphImpl::kTransformerEngine;
-  for (const nlohmann::json& value : dimension.values) {
-    TrainingOptions after = before;
-    dimension.field->value.set(after, value);
-    if (const std::optional<Level> found = level_of_difference(before, after)) {
-      level = changes ? std::max(level, *found) : *found;
-      changes = true;
-    }
-  }
-  return level;
-}
-
-}  // namespace
 
 bool about_splits(std::string_view rule) {
   return rule == "pp.even" || rule == "pp.vpp_even" || rule.starts_with("pp.layout_");
@@ -55,16 +12,13 @@ bool about_splits(std::string_view rule) {
 
 DecisionOrder::DecisionOrder(const PlanProblem& problem) : problem_(problem) {
   const std::vector<Dimension>& all = problem.space.dimensions;
-  std::vector<Level> levels;
-  levels.reserve(all.size());
-  for (const Dimension& d : all) levels.push_back(level_of(d));
   for (std::size_t level = 0; level < end_.size(); ++level) {
     for (std::size_t i = 0; i < all.size(); ++i)
-      if (levels[i] == static_cast<Level>(level)) dimensions_.push_back(i);
+      if (all[i].field->level == static_cast<Level>(level)) dimensions_.push_back(i);
     end_[level] = dimensions_.size();
   }
   rules_at_.resize(dimensions_.size());
-  const bool fixed_split = problem.space.find("pipeline_layout") != nullptr;
+  const bool fixed_split = problem.space.names_splits();
   for (std::size_t rule = 0; rule < rules().size(); ++rule) {
     if (!fixed_split && about_splits(rules()[rule].id)) continue;
     std::optional<std::size_t> last;

@@ -7,20 +7,11 @@
 
 #include "costmodel/parallel/options.h"
 #include "planner/rules/rules.h"
+#include "planner/run/fields.h"
 #include "planner/search/space.h"
 
 // In which order a search decides, and which rules it can check when.
 namespace foldwise::planner {
-
-/// What a dimension decides about. Each level needs only those before it for a lower bound of the step time.
-enum class Level : std::uint8_t {
-  kAttention,  ///< LayerOptions that a layer without experts may read.
-  kExperts,    ///< Other LayerOptions.
-  kGraphs,     ///< LayerOptions::cuda_graph.
-  kPipeline,   ///< PipelineOptions.
-  kStep,       ///< StepOptions.
-  kMemory,     ///< Recomputation and offloading of activations: less memory for more time.
-};
 
 /// Rules that the search keeps by construction of its splits, unless the split is given (and checks on its answer).
 [[nodiscard]] bool about_splits(std::string_view rule);

@@ -70,8 +70,7 @@ bool apply(const PlanProblem& problem, const Dimension& dimension, std::uint16_t
   static const TrainingOptions plain;
   const Field& f = *dimension.field;
   const json& value = dimension.values[index];
-  const bool applies = f.applies_to(options) && (f.differs == nullptr || f.differs(options));
-  if (!applies) {
+  if (!f.acts_in(options)) {
     const json untouched = f.value.get(plain);
     f.value.set(options, untouched);
     return dimension.named ? value == untouched : index == 0;

@@ -33,6 +33,8 @@ struct SearchSpace {
   /// apply) included. Splits of layers come on top.
   [[nodiscard]] double size() const;
   [[nodiscard]] const Dimension* find(std::string_view key) const;
+  /// Whether the user names the splits of the layers; else the search finds them.
+  [[nodiscard]] bool names_splits() const { return find("pipeline_layout") != nullptr; }
   /// Leaves only these values of the field, or adds it. Requires values that mistake_in() accepts.
   void set(std::string_view key, std::vector<nlohmann::json> values);
 

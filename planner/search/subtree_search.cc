@@ -123,7 +123,7 @@ std::vector<Split>& SubtreeSearch::splits_of(const Choice& choice) {
   const auto [entry, fresh] = splits_.try_emplace(
       {choice.costs, o.pipeline.pp, o.pipeline.vpp, o.pipeline.tp_pp_dp, o.pipeline.layout}, std::vector<Split>{});
   if (!fresh) return entry->second;
-  const bool given = !o.pipeline.layout.empty() || bench_.problem.space.find("pipeline_layout") != nullptr;
+  const bool given = !o.pipeline.layout.empty() || bench_.problem.space.names_splits();
   const std::vector<StageLayout> layouts =
       given ? std::vector{stage_layout(bench_.problem.model, o)}
             : splits_to_try(bench_.problem.model, bench_.kinds, choice.costs->costs, o.pipeline.pp, o.pipeline.vpp);

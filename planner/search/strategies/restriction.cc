@@ -1,7 +1,6 @@
 #include "planner/search/strategies/restriction.h"
 
 #include <algorithm>
-#include <string_view>
 #include <vector>
 
 #include "planner/search/contradiction.h"
@@ -11,23 +10,10 @@
 namespace foldwise::planner {
 
 PlanProblem least_memory_part(const PlanProblem& problem) {
-  static const std::vector<std::string_view> only_for_time = {"micro_batch",
-                                                              "vpp",
-                                                              "microbatch_group_size",
-                                                              "fsdp_group",
-                                                              "num_distributed_optimizer_instances",
-                                                              "cp_comm_type",
-                                                              "dispatcher",
-                                                              "overlaps.tp",
-                                                              "overlaps.ep_a2a",
-                                                              "overlaps.shared_expert",
-                                                              "overlaps.param_gather_with_optimizer_step",
-                                                              "offload.overlap_d2h_h2d",
-                                                              "cuda_graph.impl"};
   PlanProblem part = problem;
   std::vector<Dimension*> plain;
   for (Dimension& d : part.space.dimensions)
-    if (!d.named && d.values.size() > 1 && std::ranges::count(only_for_time, d.field->key) > 0) plain.push_back(&d);
+    if (!d.named && d.values.size() > 1 && d.field->saves_time) plain.push_back(&d);
   std::vector<std::vector<nlohmann::json>> all;
   for (Dimension* d : plain) {
     all.push_back(d->values);
