@@ -1,5 +1,4 @@
 #include "planner/rules/rules.h"
-#include "tests/usual_options.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -15,6 +14,8 @@
 #include <set>
 #include <string>
 #include <vector>
+
+#include "tests/usual_options.h"
 
 namespace foldwise::planner::rules_test {
 namespace {
