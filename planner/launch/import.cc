@@ -329,8 +329,9 @@ void read_arguments(Source& source, const Release& release, const std::string& f
   for (const Argument& argument : source.arguments) {
     const ArgumentSpec* spec = find_flag(argument.flag);
     if (spec == nullptr) continue;
-    if (!is_read(spec->dest) && std::ranges::find(left_out.flags, argument.flag) == left_out.flags.end())
-      source.unused.push_back(argument);
+    const bool told = spec->dest == "spec" ||  // By complete_layers().
+                      std::ranges::find(left_out.flags, argument.flag) != left_out.flags.end();
+    if (!is_read(spec->dest) && !told) source.unused.push_back(argument);
     for (const std::string& word : argument.values)
       if (is_read(spec->dest) && spec->dest != "tokenizer_type" && word.find('$') != std::string::npos)
         diagnostics.error({file, argument.line, argument.flag},
