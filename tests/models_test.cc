@@ -315,7 +315,7 @@ TEST(Parameters, AreThoseOfPublishedConfigsOfEveryFamily) {
 
 TEST(BuiltInModels, AreSortedAndAllThere) {
   const std::vector<std::string> names = built_in_models();
-  EXPECT_EQ(names.size(), 85U);
+  EXPECT_EQ(names.size(), 84U);
   EXPECT_TRUE(std::is_sorted(names.begin(), names.end()));
   EXPECT_THROW((void)built_in_model_text("gpt-5"), std::out_of_range);
 }
