@@ -80,7 +80,7 @@ std::string fits_in_short(const std::vector<FittedCurve>& curves) {
     std::ranges::nth_element(of, of.begin() + std::ssize(of) / 2);
     return 100.0 * of[of.size() / 2];
   };
-  std::string text = fmt::format("{} curves", curves.size());
+  std::string text = fmt::format("{} curve{}", curves.size(), curves.size() == 1 ? "" : "s");
   if (!fitted.empty()) text += fmt::format(", {:.1f} % off in the median", median(fitted));
   if (!left_out.empty()) text += fmt::format(", {:.1f} % where left out of the fit", median(left_out));
   return text;
