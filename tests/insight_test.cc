@@ -238,7 +238,7 @@ TEST(Insight, ABadQuestionIsAMistake) {
       (void)foldwise::read_question({{key, {value}}});
       ADD_FAILURE() << key;
     } catch (const config::ConfigError& error) {
-      EXPECT_THAT(error.what(), testing::HasSubstr("--why-not " + key));
+      EXPECT_THAT(error.what(), testing::HasSubstr("why_not " + key));
     }
   }
 }

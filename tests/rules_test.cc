@@ -130,7 +130,7 @@ Hardware gb200() { return gpu("GB200-NVL72", true, true, {Dispatcher::kHybridEp}
 
 // Mixtral 8x7B on 64 H100: TP2 EP8 PP4, GBS 256. Start of every case below.
 Scenario mixtral() {
-  Scenario s{.model = mixtral_8x7b(), .hardware = h100(), .num_gpus = 64, .options = {}};
+  Scenario s{.model = mixtral_8x7b(), .hardware = h100(), .num_gpus = 64};
   s.options.set_layout({.tp = 2, .dp = 8, .pp = 4, .ep = 8});
   s.options.pipeline.global_batch = 256;
   return s;
@@ -138,7 +138,7 @@ Scenario mixtral() {
 
 // Megatron-Bridge's recipe of DeepSeek-V3 on 256 GB200: TP1 PP4 VPP4 EP64, HybridEP, MXFP8, GBS 2048, partial graphs.
 Scenario deepseek() {
-  Scenario s{.model = deepseek_v3(), .hardware = gb200(), .num_gpus = 256, .options = {}};
+  Scenario s{.model = deepseek_v3(), .hardware = gb200(), .num_gpus = 256};
   s.options.set_layout({.dp = 64, .pp = 4, .vpp = 4, .ep = 64});
   s.options.pipeline.global_batch = 2048;
   s.options.layer.precision = Precision::kMxfp8;

@@ -275,12 +275,13 @@ TEST_F(Verdicts, ComparesInstalledVersions) {
 TEST_F(Verdicts, NeedAFolderAndAPython) {
   const planner::Run run = run_with({});
   const Launch launch = launch_of(run);
-  EXPECT_THAT([&] { static_cast<void>(verdict_of(launch, run, path("none"), "python3")); },
-              testing::ThrowsMessage<config::ConfigError>(testing::AllOf(
-                  testing::HasSubstr("--check"), testing::HasSubstr("found no megatron/training/arguments.py in"))));
+  EXPECT_THAT(
+      [&] { static_cast<void>(verdict_of(launch, run, path("none"), "python3")); },
+      testing::ThrowsMessage<config::ConfigError>(testing::AllOf(
+          testing::HasSubstr("arguments: check:"), testing::HasSubstr("found no megatron/training/arguments.py in"))));
   static_cast<void>(said(kAll, "pass", "pass"));
   EXPECT_THAT([&] { static_cast<void>(verdict_of(launch, run, path("Megatron-LM"), path("no-python"))); },
-              testing::ThrowsMessage<config::ConfigError>(testing::HasSubstr("--python")));
+              testing::ThrowsMessage<config::ConfigError>(testing::HasSubstr("arguments: python:")));
   EXPECT_THAT(
       [&] { static_cast<void>(verdict_of(launch, run, path("Megatron-LM"), "false")); },
       testing::ThrowsMessage<config::ConfigError>(testing::HasSubstr("false ended with 1 before it had an answer")));
