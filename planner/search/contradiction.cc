@@ -154,26 +154,15 @@ class Narrowing {
   int tried_ = 0;
 };
 
-/// Whole numbers that always act, those that most rules read first.
-std::vector<const Dimension*> sizes(const PlanProblem& problem) {
-  std::vector<const Dimension*> list;
-  for (const Dimension& d : problem.space.dimensions)
-    if (d.field->value.type == FieldType::kInteger && d.field->always_acts()) list.push_back(&d);
-  const auto readers = [](const Dimension* d) {
-    return std::ranges::count_if(rules(),
-                                 [&](const Rule& rule) { return std::ranges::count(rule.keys, d->field->key) > 0; });
-  };
-  std::ranges::stable_sort(list, std::ranges::greater{}, readers);
-  return list;
-}
-
 /// Decides sizes, and what decides whether fields with one value apply, one after the other, and checks each rule and
 /// each such field once all that it looks at is decided.
 class Few {
  public:
   Few(const PlanProblem& problem, const Bases& bases, Conditions conditions)
       : problem_(problem), bases_(bases), rule_problem_(rule_problem(problem)) {
-    for (const Dimension* size : sizes(problem)) decide(size);
+    // Other whole numbers would multiply the cases, and few rules read them.
+    for (const std::string_view key : {"tp", "cp", "pp", "etp", "ep", "micro_batch", "vpp"})
+      decide(problem.space.find(key));
     std::erase_if(conditions, [](const auto& entry) {
       return !entry.first->named || entry.first->values.size() > 1 ||
              std::ranges::any_of(entry.second, [](const Dimension* o) { return !o->field->always_acts(); });
