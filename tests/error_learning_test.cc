@@ -23,18 +23,11 @@ namespace {
 
 using namespace planner;
 
-Validation rows_of(const std::vector<std::filesystem::path>& files) {
-  std::vector<RunList> lists;
-  lists.reserve(files.size());
-  for (const std::filesystem::path& file : files) lists.push_back(load_runs(file));
-  return validate(std::move(lists));
-}
-
 Validation measured_rows(const char* folder) {
-  std::vector<std::filesystem::path> files;
+  std::vector<std::string> files;
   for (const auto& file : std::filesystem::directory_iterator(folder))
     if (file.path().extension() == ".json") files.push_back(file.path());
-  return rows_of(files);
+  return validate_files(files);
 }
 
 // Do intervals that other models, systems and software give hold four of five measured times, whatever the GPU and kind
@@ -62,9 +55,10 @@ TEST(ErrorLearning, IntervalsHoldWhatWasLeftOut) {
 // differ by, whatever others' rows say, and only if there are five machines?
 TEST(ErrorLearning, HostsDifferAsMachinesOfOurOwnDo) {
   const std::string of_runs = FW_ACCURACY_DIR "/runs/", of_hosts = FW_ACCURACY_DIR "/hosts/";
-  const Validation published = rows_of({of_runs + "headline_runs.json", of_runs + "model_zoo_runs.json"});
-  Validation hosts = rows_of({of_hosts + "h100x4_fsdp.json", of_hosts + "h100x4_two_speeds.json",
-                              of_hosts + "h200x1.json", of_hosts + "options.json", of_runs + "h200x2_runs.json"});
+  const Validation published = validate_files({of_runs + "headline_runs.json", of_runs + "model_zoo_runs.json"});
+  Validation hosts =
+      validate_files({of_hosts + "h100x4_fsdp.json", of_hosts + "h100x4_two_speeds.json", of_hosts + "h200x1.json",
+                      of_hosts + "options.json", of_runs + "h200x2_runs.json"});
   std::map<std::string, double> factor;
   for (ValidatedRow& row : hosts.rows) {
     if (!row.step) continue;
@@ -116,10 +110,7 @@ TEST(ErrorLearning, FindsTheErrorsThatWereMade) {
 // system, batch and software that differ in what `plan` chooses, those that the model puts farther apart stand in
 // the right order, and of the others some do not.
 TEST(Ordering, MeasuredPairsSayWhatTheModelCanTellApart) {
-  std::vector<RunList> lists;
-  for (const auto& file : std::filesystem::directory_iterator(FW_ACCURACY_DIR "/runs"))
-    if (file.path().extension() == ".json") lists.push_back(load_runs(file.path()));
-  const Validation validation = validate(std::move(lists));
+  const Validation validation = measured_rows(FW_ACCURACY_DIR "/runs");
   const Ordering all = orderings(validation, built_in_roles()).front();
   const auto& [near, near_right] = all.predicted_near;
   const auto& [far, far_right] = all.predicted_apart;

@@ -11,7 +11,6 @@
 #include <exception>
 #include <nlohmann/json.hpp>
 #include <string>
-#include <utility>
 #include <vector>
 
 #include "benchmarks/accuracy/accuracy.h"
@@ -37,13 +36,6 @@ struct Options {
   std::string write_residuals, write_evidence, bounds, write_bounds, format = "text";
   bool per_machine = false, vary_readings = false, rows = false, explain = false;
 };
-
-planner::Validation validated(const std::vector<std::string>& files) {
-  std::vector<planner::RunList> lists;
-  lists.reserve(files.size());
-  for (const std::string& file : files) lists.push_back(planner::load_runs(file));
-  return planner::validate(std::move(lists));
-}
 
 void print(const std::string& text) { std::fwrite(text.data(), 1, text.size(), stdout); }
 void print(const json& value) { print(value.dump(2, ' ', false, json::error_handler_t::replace) + '\n'); }
@@ -100,7 +92,8 @@ std::string answer_text(const Options& options, const planner::Validation& valid
 }
 
 int run(const Options& options) {
-  const planner::Validation validation = validated(options.files), hosts = validated(options.hosts);
+  const planner::Validation validation = planner::validate_files(options.files),
+                            hosts = planner::validate_files(options.hosts);
   if (!options.fit.empty()) return fit(options, validation);
   const Learnt learnt = learn_errors(validation, built_in_roles(), hosts);
   if (!options.write_residuals.empty()) {

@@ -10,7 +10,6 @@
 #include <cmath>
 #include <exception>
 #include <string>
-#include <utility>
 #include <vector>
 
 #include "planner/foldwise.h"
@@ -39,9 +38,7 @@ int main(int argc, char** argv) try {
   app.add_option("runs", files, "Files of runs")->required();
   app.add_option("--effort", effort, "As of plan");
   CLI11_PARSE(app, argc, argv);
-  std::vector<foldwise::planner::RunList> lists;
-  for (const std::string& file : files) lists.push_back(foldwise::planner::load_runs(file));
-  const foldwise::planner::Validation validation = foldwise::planner::validate(std::move(lists));
+  const foldwise::planner::Validation validation = foldwise::planner::validate_files(files);
   std::vector<Compared> compared;
   compared.reserve(validation.rows.size());
   for (const foldwise::planner::ValidatedRow& row : validation.rows)

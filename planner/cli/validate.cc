@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <memory>
 #include <string>
-#include <utility>
 #include <vector>
 
 #include "hwprofiles/load/profile.h"
@@ -58,10 +57,7 @@ int validate(const ValidateOptions& options) {
         {{{"command line", 0, ""}, "give measured runs (.json) or kernel records (.jsonl), not both"}});
   if (!options.system.empty())
     throw config::ConfigError({{{"command line", 0, "--system"}, "only of kernel records (.jsonl): runs name theirs"}});
-  std::vector<planner::RunList> lists;
-  lists.reserve(options.files.size());
-  for (const std::string& file : options.files) lists.push_back(planner::load_runs(file));
-  const planner::Validation validation = planner::validate(std::move(lists));
+  const planner::Validation validation = planner::validate_files(options.files);
   if (options.format == "json") {
     print_result(planner::validation_json(validation, planner::built_in_errors()));
   } else {

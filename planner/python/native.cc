@@ -324,10 +324,7 @@ std::string diagnose(const RunText& text, const std::vector<std::string>& traces
 
 std::string validate(const std::vector<std::string>& files) {
   const nb::gil_scoped_release others;
-  std::vector<planner::RunList> lists;
-  lists.reserve(files.size());
-  for (const std::string& file : files) lists.push_back(planner::load_runs(file));
-  return text_of(planner::validation_json(planner::validate(std::move(lists)), planner::built_in_errors()));
+  return text_of(planner::validation_json(planner::validate_files(files), planner::built_in_errors()));
 }
 
 std::string check_text(const RunText& text) { return planner::rejections_json(foldwise::check(text.run())).dump(); }

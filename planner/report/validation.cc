@@ -393,6 +393,13 @@ Validation validate(std::vector<RunList> lists) {
   return validation;
 }
 
+Validation validate_files(const std::vector<std::string>& files) {
+  std::vector<RunList> lists;
+  lists.reserve(files.size());
+  for (const std::string& file : files) lists.push_back(load_runs(file));
+  return validate(std::move(lists));
+}
+
 json validation_json(const Validation& validation, const ErrorModel& errors) {
   json result = {{"rows", json::array()}, {"skipped", json::array()}, {"out_of_memory", json::array()}};
   for (const ValidatedRow& row : validation.rows) result["rows"].push_back(row_json(row, errors));

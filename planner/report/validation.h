@@ -68,6 +68,8 @@ struct Validation {
 
 /// Predicts every run of `lists` that Megatron would accept.
 [[nodiscard]] Validation validate(std::vector<RunList> lists);
+/// The same of lists of measured runs in files. Throws ConfigError for a file that is none.
+[[nodiscard]] Validation validate_files(const std::vector<std::string>& files);
 
 [[nodiscard]] nlohmann::json validation_json(const Validation& validation, const ErrorModel& errors);
 /// Counts, error statistics of all rows, and the ten worst rows or all rows.
