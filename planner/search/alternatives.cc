@@ -32,13 +32,13 @@ namespace {
 using Values = std::vector<json>;
 using Set = std::map<std::string, Values>;
 
-/// Fields that are without it together (Field::plain).
+/// Fields whose plain values (Field::plain) belong together.
 struct Choice {
   std::string name;
   std::vector<const Field*> fields;
 
   [[nodiscard]] int burden() const { return fields.front()->plain.burden; }
-  /// Whether most runs have it.
+  /// Whether most runs make this choice.
   [[nodiscard]] bool usual() const {
     return std::ranges::any_of(fields, [](const Field* f) {
       return !f->usual.is_null() && std::ranges::count(f->plain.values, f->usual) == 0;
@@ -60,7 +60,7 @@ const std::vector<Choice>& choices() {
   return list;
 }
 
-/// Choices that are given up where they earn nothing, the first ones first.
+/// Choices that are given up if they gain nothing, in this order.
 const std::vector<const Choice*>& burdens() {
   static const std::vector<const Choice*> list = [] {
     std::vector<const Choice*> made;
@@ -74,8 +74,8 @@ const std::vector<const Choice*>& burdens() {
 
 bool has(const Values& values, const json& value) { return std::ranges::count(values, value) > 0; }
 
-/// What the choice leaves of the space, where the options chose otherwise; nothing if they did not, or where the
-/// space has no plainer value.
+/// The plain values that the space has for the fields of a choice. Empty if the options have them already, or if the
+/// space has none.
 Set taken_back(const PlanProblem& problem, const Choice& choice, const TrainingOptions& o) {
   Set set;
   bool differs = false;
@@ -100,7 +100,7 @@ bool keeps_to(const Set& set, const TrainingOptions& o) {
   });
 }
 
-/// Assignment of the same candidate in the wider space, which has the same dimensions.
+/// The assignment of the same candidate in the wider space, which has the same dimensions.
 Assignment assignment_in(const SearchSpace& wide, const SearchSpace& narrow, const Assignment& assignment) {
   Assignment result;
   for (std::size_t i = 0; i < assignment.size(); ++i) {
@@ -111,8 +111,8 @@ Assignment assignment_in(const SearchSpace& wide, const SearchSpace& narrow, con
   return result;
 }
 
-/// A plan with the narrow space's values where it has others. These may contradict the rest of it, so then its time is
-/// infinite.
+/// A plan moved into the narrow space. Fields whose values the narrow space lacks take its first value. That may
+/// contradict the rest, so the time is then infinite.
 Solution narrowed(const PlanProblem& narrow, const PlanProblem& problem, const Plan& plan) {
   Solution found{.time = plan.prediction.step_time, .assignment = {}, .options = plan.options};
   for (std::size_t i = 0; i < plan.assignment.size(); ++i) {
@@ -126,7 +126,7 @@ Solution narrowed(const PlanProblem& narrow, const PlanProblem& problem, const P
   return found;
 }
 
-/// Leaves of some fields, but those of the set, only what the options have.
+/// Fixes the fields for which `which` holds to the values of the options, except the fields of the set.
 void keep(const std::function<bool(const Field&)>& which, const Set& set, const TrainingOptions& options,
           PlanProblem& narrow) {
   for (Dimension& d : narrow.space.dimensions)
@@ -134,12 +134,12 @@ void keep(const std::function<bool(const Field&)>& which, const Set& set, const 
 }
 
 enum class How : std::uint8_t {
-  kAsIs,    ///< The first plan with the values, all else as it is.
-  kHops,    ///< What changes make of that, or of the fastest known that has the values.
-  kSearch,  ///< Then what searches find: a small one of the sizes that its layers have there, and one of all.
+  kAsIs,    ///< The first plan with the values, everything else as it is.
+  kHops,    ///< Local search from that plan, or from the fastest known plan with the values.
+  kSearch,  ///< After that a small search with its sizes of layers, and one of the whole space.
 };
 
-/// The fastest with these values.
+/// The fastest plan with these values.
 std::vector<Plan> searched(const PlanProblem& problem, const Set& set, const Plan& first,
                            const std::vector<Plan>& known, How how, const std::function<bool()>& goes_on,
                            SharedCosts& costs) {
@@ -157,14 +157,14 @@ std::vector<Plan> searched(const PlanProblem& problem, const Set& set, const Pla
     return result.plans.empty() ? Seconds{std::numeric_limits<double>::infinity()}
                                 : result.plans.front().prediction.step_time;
   };
-  bool vetted = false;  // By plan().
+  bool vetted = false;  // plan() has replayed it.
   const auto search = [&](const PlanProblem& space) {
     std::vector<Solution> found;
     for (const Plan& plan : result.plans) found.push_back(narrowed(space, narrow, plan));
     PlanResult more = plan(
         space, [&](const Progress& progress) { return progress.effort < 1.0 && goes_on(); }, &costs, found);
     if (more.plans.empty()) return;
-    // Where a plan reserves too much, plan() leaves out all like it, of which this one may be none.
+    // If a plan reserves too much, plan() leaves out all plans like it. This one may not be like it.
     if (time() < more.plans.front().prediction.step_time && !reserves_too_much(problem, result.plans.front())) return;
     for (Plan& best : more.plans) best.assignment = assignment_in(narrow.space, space.space, best.assignment);
     result = std::move(more);
@@ -192,8 +192,8 @@ void take_faster(std::optional<Plan> other, std::optional<Plan>& best) {
 
 bool faster(const Plan& a, const Plan& b) { return a.prediction.step_time < b.prediction.step_time; }
 
-/// Adds the fastest with Megatron's even split of layers: of those that are known, and of what they become with it, at
-/// any number of chunks that has one.
+/// Adds the fastest plan with Megatron's even split of layers. It is one of the known plans, or one of them with an
+/// even split at any number of chunks that has one.
 void add_even_split(const PlanProblem& problem, const Plan& first, std::vector<Plan> known,
                     std::vector<Alternative>& list) {
   const Dimension* const vpp = problem.space.find("vpp");
@@ -204,7 +204,7 @@ void add_even_split(const PlanProblem& problem, const Plan& first, std::vector<P
   constexpr std::size_t kAtOnce = 8;
   const std::size_t counts = vpp->values.size();
   for (std::size_t from = 0; from < known.size(); from += kAtOnce) {
-    if (best && !faster(known[from], *best)) break;  // Hardly any gets faster by it.
+    if (best && !faster(known[from], *best)) break;  // Hardly any plan gets faster by an even split.
     std::vector<std::optional<Plan>> evens(std::min(kAtOnce, known.size() - from) * counts);
     tbb::parallel_for(std::size_t{0}, evens.size(), [&](std::size_t i) {
       Plan even = known[from + i / counts];
@@ -229,8 +229,8 @@ void add_even_split(const PlanProblem& problem, const Plan& first, std::vector<P
   if (exists) list.push_back({.choice = "even split of layers", .set = {}, .plan = std::move(best)});
 }
 
-/// What each choice of the first plan is to the plans that are known. One that was not asked about and that none of
-/// them answers is left out.
+/// For each choice of the first plan, the fastest known plan without it. A choice that was not searched (`asked`) and
+/// that no known plan answers is left out.
 std::vector<Alternative> alternatives(const PlanProblem& problem, const Plan& first, const std::vector<Plan>& known,
                                       const std::set<std::string>& asked) {
   std::vector<Alternative> list;
@@ -249,7 +249,7 @@ std::vector<Alternative> alternatives(const PlanProblem& problem, const Plan& fi
   return list;
 }
 
-/// The plan with the choice taken back and all else as it is; nothing if that breaks rules or does not fit.
+/// The plan without the choice, everything else as it is. Nothing if that breaks rules or does not fit.
 std::optional<Plan> without(const PlanProblem& problem, const Choice& choice, const Plan& plan) {
   const Set set = taken_back(problem, choice, plan.options);
   if (set.empty()) return std::nullopt;
@@ -262,7 +262,7 @@ std::optional<Plan> without(const PlanProblem& problem, const Choice& choice, co
     plain.assignment[i] =
         static_cast<std::uint16_t>(std::ranges::find(d.values, values->second.front()) - d.values.begin());
   }
-  for (std::size_t i = 0; i < problem.space.dimensions.size(); ++i) {  // What counted only beside the choice.
+  for (std::size_t i = 0; i < problem.space.dimensions.size(); ++i) {  // Fields that count only beside the choice.
     const Dimension& d = problem.space.dimensions[i];
     const bool counted = d.field->counts_in(problem.model, plan.options);
     if (d.named || !counted || d.field->counts_in(problem.model, plain.options)) continue;
@@ -283,7 +283,8 @@ std::optional<Plan> without(const PlanProblem& problem, const Choice& choice, co
   return plain;
 }
 
-/// The plan without the choices that can be taken back while its step takes no longer than `most`, and their names.
+/// Takes back the plan's choices one by one while its step takes no longer than `most`. Returns the plan and the names
+/// of the choices.
 std::pair<Plan, std::vector<std::string_view>> plainest(const PlanProblem& problem, Plan plan, Seconds most) {
   std::vector<std::string_view> taken;
   for (const Choice* choice : burdens()) {
@@ -295,7 +296,7 @@ std::pair<Plan, std::vector<std::string_view>> plainest(const PlanProblem& probl
   return {std::move(plan), std::move(taken)};
 }
 
-/// How many choices of a plan, but usual ones, have a plainer one.
+/// Number of a plan's choices that have a plainer value. Usual choices are not counted.
 std::ptrdiff_t choices_of(const PlanProblem& problem, const Plan& plan) {
   return std::ranges::count_if(choices(), [&](const Choice& choice) {
     return !choice.usual() && !taken_back(problem, choice, plan.options).empty();
@@ -351,7 +352,7 @@ void prefer_on_any_host(const PlanProblem& problem, PlanResult& result, const st
   costmodel::Hardware hardware = problem.hardware;
   hardware.host = *slow;
   std::vector<Plan*> all;
-  std::vector<Plan> there;  // The fastest at those prices, where they make a difference.
+  std::vector<Plan> there;  // Fastest plans at those prices, if they make a difference.
   const auto priced = [&](const Plan& plan) {
     return costmodel::predict(costmodel::compose_step(problem.model, plan.options, hardware), false).step_time;
   };
@@ -376,7 +377,7 @@ void prefer_on_any_host(const PlanProblem& problem, PlanResult& result, const st
     least = std::min(least, plan->prediction.step_time);
     least_slow = std::min(least_slow, *plan->on_virtual_machine);
   }
-  const auto loss = [&](const Plan& plan) {  // Of each kind of host one half: nobody has counted them.
+  const auto loss = [&](const Plan& plan) {  // Half for each kind of host: nobody has counted them.
     return 0.5 * (plan.prediction.step_time / least + *plan.on_virtual_machine / least_slow).to<double>() - 1.0;
   };
   std::ranges::stable_sort(all, {}, [&](const Plan* plan) { return loss(*plan); });
@@ -430,13 +431,13 @@ std::optional<Alternative> with_other_states(const PlanProblem& problem, const P
 void find_alternatives(const PlanProblem& problem, PlanResult& result,
                        const std::function<bool(double)>& asked_to_go_on, SharedCosts& costs) {
   const FollowUpParameters& p = problem.parameters.follow_up;
-  std::atomic<double> done = 0.0;  // Of the first round, which takes longest.
+  std::atomic<double> done = 0.0;  // Share done of the first round, which takes longest.
   GoesOn caller([&] { return asked_to_go_on(done); });
   const std::function<bool()> goes_on = std::ref(caller);
   std::vector<Plan> known = result.plans;
   std::set<std::string> asked;
   Seconds before{std::numeric_limits<double>::infinity()};
-  for (int round = 0;; ++round) {  // Ends: each has a faster first plan.
+  for (int round = 0;; ++round) {  // Ends, because each round has a faster first plan.
     const Plan& first = result.plans.front();
     const bool hops = round < p.alternative_rounds && first.prediction.step_time < (1.0 - p.other_plan) * before;
     before = first.prediction.step_time;

@@ -20,7 +20,7 @@ DirectionLoad DirectionLoad::times(double count) const {
 Seconds DirectionLoad::at_least(Seconds idle) const {
   const Seconds device = std::max(work, copy);
   if (unclocked <= Seconds{} || compute <= Seconds{}) return device;
-  // As throttle() in stage_cost.cc.
+  // The same as throttle() in stage_cost.cc.
   const Seconds others = std::max(Seconds{}, device + idle - products);
   const Seconds more = costmodel::limited_products(products, (unclocked / products).to<double>(), others) - products;
   return std::max(work + more, copy);
@@ -53,7 +53,7 @@ Load load_of(const costmodel::BlockCost& cost, Seconds saving) {
 }
 
 Seconds at_least(const Load& load) {
-  // The pair's saving leaves less time to cool; at most all of it, on either side.
+  // The saving also shortens the time to cool. Subtracting all of it is the limit, in either direction.
   return std::max(load.forward.at_least() + load.backward.at_least() - load.saving, load.issue);
 }
 

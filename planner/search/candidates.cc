@@ -23,7 +23,7 @@ TrainingOptions with_split(const Workbench& bench, TrainingOptions options, cons
   return options;
 }
 
-/// Looks at other splits of a candidate's layers, which change nothing of what a layer costs.
+/// Tries other splits of a candidate's layers. They do not change the cost of a layer.
 class Mover {
  public:
   Mover(Workbench& bench, Solution& found)
@@ -32,7 +32,7 @@ class Mover {
         costs_(model_costs(bench.context(found.options), bench.kinds, &bench.cache())),
         layout_(stage_layout(bench.problem.model, found.options)) {}
 
-  /// Takes the fastest move of those that can be looked at; false if none is faster.
+  /// Makes the fastest valid move; false if no move is faster.
   bool move(std::int64_t most) {
     std::vector<std::pair<Seconds, StageLayout>> faster;
     for (std::size_t cut = 0; cut + 1 < layout_.stages.size() && bench_.spent < most; ++cut)
@@ -53,7 +53,7 @@ class Mover {
   }
 
  private:
-  /// The layer before or behind the border between two stages on its other side; nothing if there is none.
+  /// The split with one layer moved across the border between two stages; nothing if the stage has no layer to give.
   [[nodiscard]] std::optional<StageLayout> across(std::size_t cut, bool forth) const {
     StageLayout moved = layout_;
     StageContent &before = moved.stages[cut], &behind = moved.stages[cut + 1];
@@ -79,7 +79,7 @@ void move_layers(Workbench& bench, Solution& found, std::int64_t most) {
   }
 }
 
-/// Leaves on the host as little of the optimizer as must be there.
+/// Leaves as little of the optimizer on the host as memory requires.
 void take_from_host(Workbench& bench, Solution& found) {
   const Dimension* fractions = bench.problem.space.find("offload.fraction");
   if (fractions == nullptr || fractions->named) return;
@@ -87,7 +87,7 @@ void take_from_host(Workbench& bench, Solution& found) {
   const StageLayout layout = stage_layout(bench.problem.model, found.options);
   TrainingOptions options = found.options;
   double& fraction = options.step.offload.optimizer_fraction;
-  constexpr double kOne = 1.0 / 16.0;  // The fewer there are the better, and nobody tells them apart.
+  constexpr double kOne = 1.0 / 16.0;  // Fewer are better. Finer steps make no difference that can be told.
   for (fraction = kOne; fraction < found.options.step.offload.optimizer_fraction; fraction += kOne)
     if (const auto time = bench.time_of(options, costs, layout, less_than(found));
         time && bench.allowed(options) && bench.fits_at_p99(options, layout)) {

@@ -6,16 +6,16 @@
 #include "planner/search/incumbents.h"
 #include "planner/search/workbench.h"
 
-// Whole candidates, tried by themselves and not below a node.
+// Tries whole candidates one by one, without exploring a node.
 namespace foldwise::planner {
 
-/// The candidate with what its assignment does not say made faster, where the problem leaves it open. Of the optimizer
-/// on the host only so many sixteenths stay there as must. The layers are split anew: while that is faster, one moves
-/// to the neighbouring stage, where Megatron can be told (not of hybrid models). Ends once `bench` has spent `most`.
+/// Makes a candidate faster in what its assignment does not say and the problem leaves open. As few sixteenths of the
+/// optimizer as possible stay on the host. Then one layer at a time moves to a neighbouring stage while that is faster
+/// and Megatron can express the split (not in hybrid models). Ends once `bench` has spent `most`.
 [[nodiscard]] Solution refined(Workbench& bench, Solution found, std::int64_t most);
 
-/// A whole candidate with the fastest of its splits, that of `near` among them where it has as many stages; nothing if
-/// it breaks a rule, does not fit or takes more than 0.9999 of the time of `near`.
+/// The whole candidate `state` with the fastest of its splits. The split of `near` is one of these if it has as many
+/// stages. Nothing if the candidate breaks a rule, does not fit or takes more than 0.9999 of the time of `near`.
 [[nodiscard]] std::optional<Solution> faster_than(Workbench& bench, const Solution& near, const State& state);
 
 }  // namespace foldwise::planner

@@ -15,7 +15,7 @@ namespace {
 
 using costmodel::TrainingOptions;
 
-/// Of each field that does not always act, the dimensions that decide whether it does.
+/// For each field that does not always act, the dimensions that decide whether it acts.
 using Conditions = std::map<const Dimension*, std::vector<const Dimension*>>;
 
 Conditions conditions(const PlanProblem& problem) {
@@ -30,7 +30,8 @@ Conditions conditions(const PlanProblem& problem) {
   return map;
 }
 
-/// Narrows fields to the values that each rule allows for some values of the others, until nothing changes.
+/// Arc consistency: removes values of fields that a rule allows with no remaining values of the other fields, until
+/// nothing changes.
 class Narrowing {
  public:
   Narrowing(const PlanProblem& problem, const Bases& bases, const Conditions& conditions)
@@ -39,7 +40,7 @@ class Narrowing {
     const std::vector<Dimension>& dimensions = problem.space.dimensions;
     for (const Dimension& d : dimensions) {
       left_.emplace_back(d.values.size() + 1, true);
-      // As apply() has it: what is named stays out of a run only with the value that nobody gave it.
+      // As in apply(): a named field may stay out of a run only with its default value.
       left_.back().back() =
           !d.field->always_acts() && (!d.named || std::ranges::count(d.values, d.field->value.get(plain)) > 0);
     }
@@ -77,7 +78,7 @@ class Narrowing {
     }
   }
 
-  /// Whether a field is left without any value.
+  /// Whether some field has no value left.
   bool none_left() {
     for (bool narrower = true; narrower;) {
       narrower = false;
@@ -94,19 +95,20 @@ class Narrowing {
   }
 
  private:
-  /// What a rule asks of the fields that it names, or a field of those that decide whether it applies.
+  /// A constraint: a rule on the fields that it names, or a field that must apply on the fields that decide it.
   struct Demand {
     const Rule* rule = nullptr;
     const Field* applies = nullptr;
     std::vector<std::size_t> on{};  ///< Dimensions.
-    std::vector<bool> known{};      ///< [on] whether the others decide whether it applies.
+    std::vector<bool> known{};      ///< [on] whether the other fields decide that it applies.
   };
 
   [[nodiscard]] std::size_t index(const Dimension* dimension) const {
     return static_cast<std::size_t>(dimension - problem_.space.dimensions.data());
   }
 
-  /// Whether it can be met with this value of a dimension; true if too much had to be looked at.
+  /// Whether the constraint can be met with this value of a dimension. True also if there are too many cases to look
+  /// at.
   bool allows(const Demand& demand, std::size_t dimension, std::size_t value) {
     std::vector<bool> only(left_[dimension].size(), false);
     only[value] = true;
@@ -149,18 +151,18 @@ class Narrowing {
   const PlanProblem& problem_;
   const Bases& bases_;
   Problem rule_problem_;
-  std::vector<std::vector<bool>> left_;  ///< [dimensions][values], and at the end: that the field does not apply.
+  std::vector<std::vector<bool>> left_;  ///< [dimensions][values]; the last entry: the field does not apply.
   std::vector<Demand> demands_;
   int tried_ = 0;
 };
 
-/// Decides sizes, and what decides whether fields with one value apply, one after the other, and checks each rule and
-/// each such field once all that it looks at is decided.
+/// Backtracking over the sizes and the fields that decide whether fields with one value apply. It tests each rule, and
+/// each field with one value, once all fields that it reads are decided.
 class Few {
  public:
   Few(const PlanProblem& problem, const Bases& bases, Conditions conditions)
       : problem_(problem), bases_(bases), rule_problem_(rule_problem(problem)) {
-    // Other whole numbers would multiply the cases, and few rules read them.
+    // Other integers would multiply the cases, and few rules read them.
     for (const std::string_view key : {"tp", "cp", "pp", "etp", "ep", "micro_batch", "vpp"})
       decide(problem.space.find(key));
     std::erase_if(conditions, [](const auto& entry) {
@@ -171,7 +173,7 @@ class Few {
       decide(dimension);
       for (const Dimension* o : on) decide(o);
     }
-    // What has one value first, then conditions.
+    // Fields with one value first, then conditions.
     const auto rank = [&](const Dimension* d) {
       if (d->values.size() == 1) return 0;
       const bool condition =
@@ -192,7 +194,7 @@ class Few {
     }
   }
 
-  /// Whether some are valid, or too many had to be looked at.
+  /// Whether some candidate is valid, or too many cases had to be looked at.
   bool any() {
     Assignment assignment(problem_.space.dimensions.size(), 0);
     return any(assignment, 0);
@@ -209,7 +211,7 @@ class Few {
     return static_cast<std::size_t>(dimension - problem_.space.dimensions.data());
   }
 
-  /// Whether the field has one value once `last` dimensions are decided, which grows if need be.
+  /// Whether the field has one value after `last` decided dimensions. Raises `last` if more are needed.
   bool known(const std::string& key, std::size_t& last) const {
     for (std::size_t i = 0; i < decided_.size(); ++i)
       if (decided_[i]->field->key == key) {
@@ -238,7 +240,7 @@ class Few {
     return false;
   }
 
-  /// Whether the field has a value where it does not apply.
+  /// Whether the field has a value although it does not apply.
   static bool idle(const Dimension& dimension, const TrainingOptions& options) {
     static const TrainingOptions untouched;
     const Field& f = *dimension.field;
@@ -259,13 +261,13 @@ class Few {
   const Bases& bases_;
   Problem rule_problem_;
   std::vector<const Dimension*> decided_;
-  // By how many dimensions must be decided.
+  // By the number of dimensions that must be decided.
   std::multimap<std::size_t, const Rule*> rules_at_;
   std::multimap<std::size_t, const Dimension*> applies_at_;
   int visited_ = 0;
 };
 
-/// A candidate, and what speaks against it.
+/// Counts what speaks against a candidate.
 class Refusals {
  public:
   explicit Refusals(const PlanProblem& problem)
@@ -275,7 +277,7 @@ class Refusals {
       if (fixed_split || !about_splits(rule.id)) rules_.push_back(&rule);
   }
 
-  /// With `list` the reasons too.
+  /// Number of violations; adds their reasons to `list`.
   int count(const Assignment& assignment, std::vector<std::string>* list = nullptr) const {
     TrainingOptions options = bases_.of(assignment);
     int found = 0;
@@ -284,7 +286,7 @@ class Refusals {
       const bool applied = apply(problem_, d, assignment[i], options);
       settle_data_parallel(problem_, options);
       if (applied || !d.named || d.values.size() > 1) continue;
-      found += 3;  // Rules say more.
+      found += 3;  // Broken rules say more, so this counts three times.
       if (list != nullptr)
         list->push_back(fmt::format("{} = {} does not apply{}{}", d.field->key, value_text(d.values.front()),
                                     d.field->when.empty() ? "" : ": only where ", d.field->when));
@@ -300,7 +302,7 @@ class Refusals {
       if (!rule->broken(rule_problem_, options)) continue;
       ++found;
       if (list != nullptr) list->push_back(fmt::format("{}: {}", rule->id, rule->reason(rule_problem_, options)));
-      if (rule == &rules().front()) break;  // The others divide by these sizes.
+      if (rule == &rules().front()) break;  // The other rules divide by these sizes.
     }
     return found;
   }

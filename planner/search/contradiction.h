@@ -4,16 +4,17 @@
 
 #include "planner/search/space.h"
 
-// Whether what a user wants can be had at all, and what speaks against it.
+// Whether a problem can have a valid candidate, and which rules speak against it.
 namespace foldwise::planner {
 
-/// Of a problem none of whose candidates is valid: the rules that a candidate breaks of which each change of one field
-/// breaks as many or more ("grid.experts_div_ep: --expert-model-parallel-size 3 does not divide ..."), and the named
-/// fields that do not apply in it. Empty: there is a valid one.
+/// Explains a problem that has no valid candidate. It takes a candidate for which no change of one field breaks fewer
+/// rules. It lists the rules that this candidate breaks ("grid.experts_div_ep: --expert-model-parallel-size 3 does not
+/// divide ...") and the named fields that do not apply in it. Empty if there is a valid candidate.
 [[nodiscard]] std::vector<std::string> least_refused(const PlanProblem& problem);
 
-/// The same, soon, of a problem that cannot have a valid candidate as far as parallel sizes, micro-batch and what each
-/// rule leaves to its fields tell. Empty: some may be valid, or the space is too large to say. Takes milliseconds.
+/// The same list within milliseconds, if the problem is contradictory as far as this can be told from the parallel
+/// sizes, the micro-batch and the values that each rule leaves to its fields. Empty if some candidate may be valid, or
+/// if the space is too large to tell.
 [[nodiscard]] std::vector<std::string> contradiction(const PlanProblem& problem);
 
 }  // namespace foldwise::planner

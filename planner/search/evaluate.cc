@@ -35,11 +35,11 @@ Evaluator::Layers Evaluator::layers(const TrainingOptions& o) {
 }
 
 double Evaluator::seconds(const TrainingOptions& o, Load load) const {
-  load.issue = {};  // Graphs may take it away.
+  load.issue = {};  // CUDA graphs may remove it.
   return (bench_.micro_batches_per_stage(o) * at_least(load) + bench_.hardware.host.step).to<double>() * kRounding;
 }
 
-/// Whatever the experts' layout, a rank has its share of their products, at best at the peak rate.
+/// For every layout of the experts, a rank has its share of their products, at best at the peak rate.
 double Evaluator::bound_of_root(const Assignment& assignment) {
   const TrainingOptions o = bench_.state_of(assignment).options;
   const BuildContext build = bench_.context(o).layer();
@@ -56,7 +56,7 @@ double Evaluator::bound_of_root(const Assignment& assignment) {
   return seconds(o, sum);
 }
 
-/// Whatever moves the tokens, experts of one size on so many ranks have the same products, and take no less.
+/// Experts of one size on the same number of ranks have the same products with every dispatcher, and take no less time.
 double Evaluator::bound_of_sizes(const Layers& all, const TrainingOptions& o) {
   const BuildContext build = bench_.context(o).layer();
   Load sum = all.others;
@@ -101,7 +101,7 @@ double Evaluator::bound_of(const Layers& all, const TrainingOptions& o) {
 bool Evaluator::beaten_by_other_kernel(const Layers& all, const TrainingOptions& o) {
   static const auto rule =
       static_cast<std::size_t>(std::ranges::find(rules(), "foldwise.cutlass_groups", &Rule::id) - rules().begin());
-  if (bench_.problem.evidence != Evidence::kAny) return false;  // Rules of what was measured tell them apart later.
+  if (bench_.problem.evidence != Evidence::kAny) return false;  // Rules about measured choices tell them apart later.
   const Experts mine = o.layer.software.experts;
   const Dimension* const kernels = bench_.problem.space.find("software.experts");
   if (all.experts.empty() || (mine != Experts::kGrouped && mine != Experts::kCutlass) || kernels == nullptr ||
@@ -124,8 +124,8 @@ bool Evaluator::beaten_by_other_kernel(const Layers& all, const TrainingOptions&
   return !equal || mine == Experts::kCutlass;
 }
 
-/// Steps depend on no more of a pipeline than what is tried here, so every candidate below has one of these lists; and
-/// its busiest rank needs no less than the mean one, which is what the lists are about.
+/// Steps read no more of a pipeline than what is varied here, so every candidate below has one of these lists. The
+/// lists assume the mean rank, and the busiest rank needs no less.
 bool Evaluator::may_fit(const State& sizes) {
   const LayerOptions& l = sizes.options.layer;
   const auto [known, fresh] = may_fit_.try_emplace(bench_.with_numerics({l.tp, l.cp, l.ep, l.etp}, sizes), false);
@@ -135,11 +135,12 @@ bool Evaluator::may_fit(const State& sizes) {
 
 bool Evaluator::some_step_may_fit(const State& sizes) {
   State state = sizes;
-  state.assignment.resize(bench_.order.begin_of(Level::kStep), 0);  // Of what steps do not depend on.
+  state.assignment.resize(bench_.order.begin_of(Level::kStep), 0);  // Values that steps do not read.
   TrainingOptions& o = state.options;
   const Dimension* const pp = bench_.problem.space.find("pp");
   std::vector<std::int64_t> sizes_of_pipeline = {o.pipeline.pp};
-  if (pp != nullptr) sizes_of_pipeline.assign(pp->values.rbegin(), pp->values.rend());  // Long ones need least.
+  if (pp != nullptr)
+    sizes_of_pipeline.assign(pp->values.rbegin(), pp->values.rend());  // Long pipelines need least memory.
   for (const std::int64_t size : sizes_of_pipeline) {
     o.pipeline.pp = size;
     settle_data_parallel(bench_.problem, o);
@@ -179,7 +180,8 @@ std::vector<Assignment> Evaluator::roots() {
   if (bench_.refused(bench_.order.rules_of_none(), root.options, bench_.order.candidates_from(0))) return list;
   const std::size_t end = bench_.order.end_of(Level::kAttention);
   bench_.decide(root, 0, end, [&](const State& state) {
-    if (bench_.problem.num_gpus % (state.options.layer.tp * state.options.layer.cp) != 0) return;  // No PP mends that.
+    if (bench_.problem.num_gpus % (state.options.layer.tp * state.options.layer.cp) != 0)
+      return;  // No PP can make these sizes divide the GPUs.
     list.push_back(state.assignment);
   });
   return list;
@@ -190,7 +192,7 @@ std::int64_t Evaluator::branch(const Assignment& assignment, double limit, std::
   const State attention = bench_.state_of(assignment);
   const Layers all = layers(attention.options);
   const std::size_t begin = assignment.size(), end = bench_.order.end_of(Level::kExperts);
-  std::size_t sizes = begin;  // Positions before this one say how many ranks there are.
+  std::size_t sizes = begin;  // Positions before this one decide the number of ranks.
   for (std::size_t i = begin; i < end; ++i)
     if (bench_.order.at(i).field->parallel) sizes = i + 1;
   std::vector<std::pair<double, State>> open;
@@ -203,7 +205,7 @@ std::int64_t Evaluator::branch(const Assignment& assignment, double limit, std::
     }
   });
   std::ranges::stable_sort(open, {}, [](const auto& item) { return item.first; });
-  std::priority_queue<double> least;  // The first `most`.
+  std::priority_queue<double> least;  // The `most` least bounds.
   for (const auto& [from, state] : open) {
     if (from >= limit) break;
     bench_.decide(state, sizes, end, [&](const State& choice) {
@@ -275,11 +277,11 @@ Explored Evaluator::explore(const Assignment& assignment, const Incumbents& incu
   std::vector<State> choices;
   bench_.decide(bench_.state_of(assignment), bench_.order.begin_of(Level::kGraphs), bench_.order.end_of(Level::kGraphs),
                 [&](const State& choice) { choices.push_back(choice); });
-  // Of a dense model a graph of the whole iteration leaves the host nothing to issue and keeps no tensors of its own,
-  // and no rule of a later level refuses it where it allows another, but of layers that are offloaded whole, which
-  // exclude all graphs (rc.cpu_off) and a pipeline (rc.cpu_off_pp). So where it is allowed nothing else is faster, or
-  // needs less memory. Experts in it need buffers of fixed sizes, and what was measured beside it is a rule of later
-  // levels.
+  // In a dense model, a graph of the whole iteration leaves the host nothing to issue and keeps no tensors of its own.
+  // Later rules refuse it where they allow other graphs only beside layers that are offloaded whole: these exclude all
+  // graphs (rc.cpu_off) and a pipeline (rc.cpu_off_pp). So where it is allowed, no other choice of graphs is faster or
+  // needs less memory. This does not hold for experts, which need buffers of fixed sizes in it, or if evidence is asked
+  // for, because then later rules read the choice.
   const bool beats_others = bench_.problem.evidence == Evidence::kAny && !bench_.problem.model.has_moe();
   const auto with = [&](GraphImpl impl) {
     return std::ranges::find(choices, impl, [](const State& c) { return c.options.layer.cuda_graph.impl; });

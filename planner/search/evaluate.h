@@ -10,7 +10,7 @@
 
 namespace foldwise::planner {
 
-/// One thread's part of the search: partial decisions and what is below them.
+/// One thread's part of the search: bounds of partial assignments, and the search below them.
 class Evaluator {
  public:
   /// `capacity`: bytes that a plan may use.
@@ -20,63 +20,64 @@ class Evaluator {
   }
 
   using Push = std::function<void(double bound, const Assignment& assignment)>;
-  /// Every choice of the first level.
+  /// Every assignment of the first level.
   [[nodiscard]] std::vector<Assignment> roots();
-  /// Of the step time of what is below such a choice, in seconds.
+  /// Lower bound of the step time below such an assignment, in seconds.
   [[nodiscard]] double bound_of_root(const Assignment& assignment);
-  /// The choices of experts below it that may take less than `limit` seconds and whose parameters, gradients and
-  /// optimizer states may fit; at least the `most` of them whose bounds are least. Returns what it spent, as
+  /// Pushes choices of experts below it. Their bounds are below `limit` seconds, and their parameters, gradients and
+  /// optimizer states may fit. It may stop once it has the `most` choices with the least bounds. Returns the effort, as
   /// Explored::effort.
   std::int64_t branch(const Assignment& assignment, double limit, std::size_t most, const Push& push);
-  /// A choice of attention and experts, and its bound; nothing if a rule refuses it. What does not apply is 0 in it.
+  /// A choice of attention and experts with its bound; nothing if a rule refuses it. The value of a field that does not
+  /// apply becomes 0.
   [[nodiscard]] std::optional<std::pair<double, Assignment>> node(const Assignment& assignment);
-  /// What is below a choice of attention and experts, faster than `incumbents` know.
+  /// The solutions below a choice of attention and experts that are faster than `incumbents`.
   [[nodiscard]] Explored explore(const Assignment& assignment, const Incumbents& incumbents, Budget budget);
 
-  /// A whole candidate, values that do not apply left alone, if it is faster than `near`, which may differ in a
-  /// few.
+  /// The whole candidate `assignment`, if it is faster than `near`, from which it may differ in a few fields. The value
+  /// of a field that does not apply becomes 0.
   [[nodiscard]] Explored faster_than(const Solution& near, const Assignment& assignment);
-  /// As of candidates.h.
+  /// refined() of candidates.h.
   [[nodiscard]] Explored refined(const Solution& found, std::int64_t most);
-  /// Whether to count what rules refuse.
+  /// Whether to count the candidates that rules refuse.
   void count(bool counts) { bench_.counts = counts; }
   [[nodiscard]] costmodel::LayerOptions options_of(const Assignment& assignment) const {
     return bench_.state_of(assignment).options.layer;
   }
   [[nodiscard]] const Statistics& statistics() const { return bench_.statistics; }
-  /// Whether a candidate that was looked at is one that rules allow, whatever memory it needs.
+  /// Whether rules allow some candidate that was seen, whatever memory it needs.
   [[nodiscard]] bool valid();
 
  private:
-  /// The state with these values, those that do not apply left alone; nothing if a rule refuses it.
+  /// The state of an assignment; nothing if a rule refuses it. The value of a field that does not apply becomes 0.
   [[nodiscard]] std::optional<State> decided(const Assignment& assignment);
-  /// Of all layers on one rank, for a micro-batch: what a choice of attention leaves to one of experts.
+  /// Work of all layers on one rank for one micro-batch, as far as a choice of attention decides it.
   struct Layers {
     Load others;  ///< All but the experts.
     struct Experts {
       const costmodel::LayerSpec* layer = nullptr;
       const costmodel::NodeTimes* mixer = nullptr;
-      double count = 0.0;  ///< Equal ones.
+      double count = 0.0;  ///< Number of equal layers.
     };
     std::vector<Experts> experts{};
   };
   [[nodiscard]] Layers layers(const costmodel::TrainingOptions& options);
-  /// Of a step in which every rank does its share of the work.
+  /// Step time if every rank does its share of the work.
   [[nodiscard]] double seconds(const costmodel::TrainingOptions& options, Load load) const;
   [[nodiscard]] double bound_of_sizes(const Layers& layers, const costmodel::TrainingOptions& options);
   [[nodiscard]] double bound_of(const Layers& layers, const costmodel::TrainingOptions& options);
-  /// Whether the same choice with CUTLASS' kernel for its experts instead of grouped products, or the other way about,
-  /// takes no longer: they keep the same, and no rule of what is decided later tells them apart. Of equal ones the
-  /// plainer stays.
+  /// Whether the other kernel of experts (CUTLASS' instead of grouped products, or the reverse) takes no longer. Both
+  /// keep the same tensors in memory, and no rule about later fields tells them apart. If both take equally long, the
+  /// plainer one stays.
   [[nodiscard]] bool beaten_by_other_kernel(const Layers& layers, const costmodel::TrainingOptions& options);
-  /// Whether any pipeline and step may leave room for activations: with what the sizes of attention and experts decide.
+  /// Whether some pipeline and step may leave memory for activations, given the sizes of attention and experts.
   [[nodiscard]] bool may_fit(const State& sizes);
   [[nodiscard]] bool some_step_may_fit(const State& sizes);
-  /// Whether rules allow a candidate below, whatever memory it needs.
+  /// Whether rules allow a candidate below these sizes, whatever memory it needs.
   [[nodiscard]] bool allowed(const State& sizes);
 
   Workbench bench_;
-  std::vector<Assignment> unfit_;                      ///< Sizes that fit nowhere, as long as nothing valid was seen.
+  std::vector<Assignment> unfit_;  ///< Sizes that fit nowhere; collected until a valid candidate is seen.
   std::map<std::vector<std::int64_t>, bool> may_fit_;  ///< By sizes and numerics.
   MemoryChoiceLists memory_choices_;
   StepChoices steps_;

@@ -21,7 +21,7 @@ namespace {
 
 using namespace costmodel;  // NOLINT(google-build-using-namespace): this file is about the cost model's types.
 
-// A change of the options; nothing is checked before all changes of a candidate have been made.
+// A change of the options. Rules are tested after all changes of a candidate are made.
 struct Edit {
   std::vector<std::string> steps;
   std::string_view family;  ///< Two edits of one family are not combined.
@@ -36,8 +36,8 @@ constexpr std::array kModules = {RecomputeModule::kCoreAttn,     RecomputeModule
                                  RecomputeModule::kMlaUpProj,    RecomputeModule::kMlp,    RecomputeModule::kMoe,
                                  RecomputeModule::kSharedExperts};
 
-// Every set of modules that adds to what the run recomputes, in Megatron's order of modules. A set with the whole MoE
-// block needs none of its parts.
+// Adds every set of modules that recomputes more than the run, in Megatron's order of modules. A set with the whole MoE
+// block does not need its parts.
 void add_recompute(const TrainingOptions& base, Edits& edits) {
   if (base.layer.recompute.granularity == RecomputeGranularity::kFull &&
       base.pipeline.recompute.method == RecomputeMethod::kUniform && base.pipeline.recompute.num_layers == 1)
@@ -187,7 +187,7 @@ Edits all_edits(const ModelSpec& model, const TrainingOptions& base) {
 
 bool allowed(const Problem& problem, const TrainingOptions& o) { return !first_violated(problem, o).has_value(); }
 
-// The options after the edits, if the rules accept them; where they need it, without CUDA graphs or EP overlap.
+// The options after the edits, if the rules accept them; if necessary without CUDA graphs or EP overlap.
 std::optional<FittingChange> changed(const Problem& problem, const TrainingOptions& base,
                                      const std::vector<const Edit*>& edits) {
   FittingChange change{.steps = {}, .options = base};
@@ -217,7 +217,7 @@ std::optional<FittingChange> changed(const Problem& problem, const TrainingOptio
   return std::nullopt;
 }
 
-// Of all ranks, by shape: most changes keep the pipeline's.
+// Peak tables of all ranks, by shape. Most changes keep the pipeline's shape.
 class PeakTables {
  public:
   const std::vector<PeakTable>& of(const ScheduleShape& shape) {
@@ -232,7 +232,7 @@ class PeakTables {
   std::vector<std::pair<ScheduleShape, std::vector<PeakTable>>> tables_;
 };
 
-// Fills in what the changed run needs, and its time if it fits. False if the host's memory does not suffice.
+// Fills in the memory of the changed run, and its time if it fits. False if the host's memory does not suffice.
 bool evaluate(const Problem& problem, Bytes before, FittingChange& change, PeakTables& tables, bool always_time) {
   const Step step = compose_step(problem.model, change.options, problem.hardware);
   change.peak_memory = change.peak_allocated = change.host = Bytes{};
@@ -251,7 +251,7 @@ bool evaluate(const Problem& problem, Bytes before, FittingChange& change, PeakT
   return host_suffices;
 }
 
-// Parts of the options that differ, a bit each; the split of the layers goes with the parallel sizes.
+// The parts of the options that differ, one bit each. The split of the layers belongs to the parallel sizes.
 unsigned changed_parts(const TrainingOptions& base, const TrainingOptions& o) {
   const std::array differ = {
       o.layout() != base.layout(),
@@ -268,9 +268,10 @@ unsigned changed_parts(const TrainingOptions& base, const TrainingOptions& o) {
   return parts;
 }
 
-constexpr double kMostStages = 1e7;  // That pairs of changes may look at: seconds.
+constexpr double kMostStages = 1e7;  // Limit for pairs of changes; takes seconds.
 
-// The first `top` changes of a list, best first, but none that changes what an earlier one does, with or without more.
+// The first `top` changes of a list that is sorted best first. A change that changes all parts of an earlier one, and
+// perhaps more, is left out.
 std::vector<FittingChange> distinct(const TrainingOptions& base, const std::vector<FittingChange>& best_first,
                                     std::size_t top) {
   std::vector<FittingChange> result;
@@ -302,7 +303,7 @@ std::optional<Fitting> fitting(const Problem& problem, const TrainingOptions& op
   const Edits edits = all_edits(problem.model, options);
   std::vector<FittingChange> fitting, helping;
   PeakTables tables;
-  double stages = 0.0;  // Looked at: of each micro-batch where a step was timed, else of one.
+  double stages = 0.0;  // Stages evaluated; times the micro-batches where a step was timed.
   const auto consider = [&](const std::vector<const Edit*>& made) {
     std::optional<FittingChange> change = changed(problem, options, made);
     if (!change || !evaluate(problem, base.peak_memory, *change, tables, false)) return;

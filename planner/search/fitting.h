@@ -8,10 +8,10 @@
 #include "costmodel/step/prediction.h"
 #include "planner/rules/rules.h"
 
-// What would make a run fit that does not: the cheapest changes of it, each predicted anew.
+// The cheapest changes that make a run fit which does not. Each change is predicted.
 namespace foldwise::planner {
 
-/// One or two changes of a run, made together, and what comes out.
+/// One or two changes of a run, made together, and their prediction.
 struct FittingChange {
   std::vector<std::string> steps;  ///< "recompute mla_up_proj", "micro-batch 2 -> 1", "pp 4 -> 8".
   costmodel::TrainingOptions options;
@@ -28,17 +28,17 @@ struct Fitting {
   std::size_t stage = 0;  ///< The fullest pipeline stage.
   Bytes over{};           ///< How much more than the device's memory it needs; zero if only the host's is short.
   Bytes host_over{};      ///< How much more than its part of the host's memory a GPU needs.
-  /// Changes that make the run fit, least predicted step time first. If none does, those that save most, which do not
-  /// fit. They differ in what they change: parallel sizes, micro-batch, sharding, recompute, offload, optimizer,
-  /// overlaps or CUDA graphs. One that changes all that an earlier one changes is left out.
+  /// Changes that make the run fit, least predicted step time first. If none does, the changes that save most. They
+  /// differ in what they change: parallel sizes, micro-batch, sharding, recompute, offload, optimizer, overlaps or CUDA
+  /// graphs. A change that changes all that an earlier one changes, and perhaps more, is left out.
   std::vector<FittingChange> changes;
 };
 
-/// Nothing if the run fits. Tries, on the same number of GPUs: recomputation of more modules or of everything, fewer
+/// Nothing if the run fits. Tries on the same number of GPUs: recomputation of more modules or of everything, fewer
 /// sequences a micro-batch, bf16 gradients and optimizer states, offloading of activations and of the optimizer, no
 /// offloading, more TP, CP, PP, VPP, EP, ETP, sharded optimizer or parameters, low-precision parameters, no EP overlap,
-/// no CUDA graphs; where fewer than `top` single ones are left, every two of them. What the rules refuse, or needs more
-/// host memory than there is, does not count. The options must satisfy the rules. Pure.
+/// no CUDA graphs. If fewer than `top` single changes are left, it also tries every pair. Changes that the rules refuse
+/// or that need more host memory than there is are dropped. The options must satisfy the rules. Pure.
 [[nodiscard]] std::optional<Fitting> fitting(const Problem& problem, const costmodel::TrainingOptions& options,
                                              std::size_t top = 3);
 

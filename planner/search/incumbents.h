@@ -9,7 +9,7 @@
 #include "costmodel/parallel/options.h"
 #include "planner/search/space.h"
 
-// What a search has found.
+// The solutions that a search has found.
 namespace foldwise::planner {
 
 /// A candidate that fits.
@@ -19,18 +19,18 @@ struct Solution {
   costmodel::TrainingOptions options;
 };
 
-/// The fastest candidate of each layout, as far as it is among the first `top`.
+/// The fastest candidates of the `top` fastest layouts.
 class Incumbents {
  public:
   explicit Incumbents(std::size_t top) : top_(top) {}
-  /// Keeps it if it is faster than what is known of its layout.
+  /// Keeps `found` if it is faster than the known candidate of its layout.
   void offer(const Solution& found);
-  /// Seconds below which a candidate of the layout, or of any, can still enter the answer.
+  /// A candidate of the layout, or of any layout, can still enter the answer if it takes fewer seconds than this.
   [[nodiscard]] double limit(const costmodel::Layout& layout) const;
   [[nodiscard]] double limit() const { return limit_; }
-  /// Of all; infinity: nothing was found.
+  /// Seconds of the fastest candidate; infinity if nothing was found.
   [[nodiscard]] double fastest() const { return fastest_; }
-  /// The fastest of so many layouts, fastest first.
+  /// The fastest candidates of the `count` fastest layouts, fastest first.
   [[nodiscard]] std::vector<Solution> first(std::size_t count) const;
   /// The answer.
   [[nodiscard]] std::vector<Solution> sorted() const;
@@ -45,10 +45,11 @@ class Incumbents {
 };
 
 struct Statistics {
-  /// Candidates, by rule; then those that do not fit, those that do not at p99 of routing, those with too many stages.
+  /// Number of rejected candidates by rule. Three more numbers follow: too much memory, too much at p99 of routing, too
+  /// many stages.
   std::vector<double> rejected;
   std::int64_t composed = 0, fitting = 0, simulated = 0;
-  bool valid = false;  ///< A candidate was priced, so rules do not refuse them all.
+  bool valid = false;  ///< A candidate was priced, so the rules do not refuse all.
   Statistics& operator+=(const Statistics& other);
 };
 

@@ -14,7 +14,7 @@ double projections_kept(Workbench& bench, const StepContext& context) {
   return bench.cache().get(context.layer(), Piece::kMtp, {}).memory.kept.to<double>();
 }
 
-/// Bytes of activations that a critical rank has at least at a moment.
+/// Lower bound of the activations of a critical rank at a moment, in bytes.
 double activations(const Workbench& bench, const LayerCosts& costs, const CriticalRank& w,
                    const CriticalRank::Moment& at, const MemoryChoice& memory_choice, const Kept& kept) {
   const Kept& plain = costs.plain;
@@ -33,14 +33,15 @@ double activations(const Workbench& bench, const LayerCosts& costs, const Critic
     for (std::size_t k = 0; k < kept.layers.size(); ++k) bytes += at.in_flight[k] * kept.layers[k].kept;
   }
   const StageContent& running = *at.running;
-  // The last layer's tensors stay, and in backward the next ones are back early; MTP has none of that.
+  // The last layer's tensors stay on the device, and in backward the next ones return early. MTP layers are not
+  // offloaded.
   const bool whole =
-      memory_choice.cpu_offloading_num_layers > 0;  // Layers that are offloaded whole: only beside themselves.
+      memory_choice.cpu_offloading_num_layers > 0;  // Layers offloaded whole exclude all other offloading.
   double offloaded = 0.0;
   for (std::size_t k = 0; k < kept.layers.size() && !whole; ++k)
     if (kept.layers[k].offloaded > offloaded && bench.layers_of(k, running, covered(running)) > 0)
       offloaded = kept.layers[k].offloaded;
-  // Each piece runs while what comes before it is kept.
+  // A piece runs while the pieces before it keep their tensors.
   double high = 0.0, later = 0.0;
   if (running.loss) {
     high = at.head + offloaded;
@@ -54,7 +55,8 @@ double activations(const Workbench& bench, const LayerCosts& costs, const Critic
     const std::int64_t last = running.first_layer + running.num_layers - 1;
     const auto k = static_cast<std::size_t>(bench.kinds.kind[static_cast<std::size_t>(last)]);
     const Kept& of = covered(running) == running.num_layers ? kept : plain;
-    const double layers = std::min(memory_choice.group, static_cast<double>(running.num_layers)),  // Of a checkpoint.
+    const double layers =
+                     std::min(memory_choice.group, static_cast<double>(running.num_layers)),  // Layers of a checkpoint.
         own = at.forward ? of.layers[k].forward : of.layers[k].backward + (layers - 1.0) * of.layers[k].rebuilt;
     high = std::max(high, own + offloaded - later);
   }
@@ -80,13 +82,13 @@ std::vector<CriticalRank> critical_ranks(Workbench& bench, const StepContext& co
   if (std::find(ranks.begin(), ranks.end(), fullest) == ranks.end()) ranks.push_back(fullest);
   for (const std::size_t rank : ranks) {
     const StageMemory& memory = memories[rank];
-    const Bytes optimizer = static_bytes(context, c.parameters[rank]).optimizer;  // Beside the chunks.
+    const Bytes optimizer = static_bytes(context, c.parameters[rank]).optimizer;  // Counted in addition to the chunks.
     CriticalRank w{.rank = rank,
                    .parameters = c.parameters[rank],
                    .overhead = memory.cuda_context + memory.nccl + memory.dispatcher_buffers,
                    .buffers = memory.allocated_beside_chunks - memory.parameters - memory.gradients - optimizer -
                               fsdp_whole(c, static_cast<std::int64_t>(rank))};
-    w.parameters.padding = w.parameters.low_precision_padding = 0.0;  // Another step pads otherwise.
+    w.parameters.padding = w.parameters.low_precision_padding = 0.0;  // Another step has other padding.
     const PeakTable& table = tables[rank];
     const std::size_t chunks = table.largest.size();
     for (std::size_t chunk = 0; chunk < chunks; ++chunk)
@@ -147,7 +149,7 @@ Need need_of(const Workbench& bench, const LayerCosts& costs, const std::vector<
         host += moment.in_flight[k] * kept.layers[k].host;
       need.host[i] = std::max(need.host[i], host);
     }
-    need.bytes[i] *= kRounding;  // Fragmentation counts only where the optimizer does not need more.
+    need.bytes[i] *= kRounding;  // Fragmentation counts only if the optimizer does not need more.
     need.host[i] *= kRounding;
     for (std::size_t k = 0; k < kept.layers.size() && !memory_choice.partial; ++k)
       need.rests[i] += w.layers_of[k] * kept.layers[k].rests * kRounding;

@@ -5,19 +5,19 @@
 #include "costmodel/step/composition.h"
 #include "planner/search/memory_choices.h"
 
-// What a rank needs at least of its device's and its host's memory, before a candidate is composed.
+// Lower bounds of the device and host memory of a rank, before a candidate is composed.
 namespace foldwise::planner {
 
-/// A rank whose memory is looked at before that of the others, at the moment that needs most without recomputation and
-/// offloading.
+/// A rank whose memory is bounded before that of the other ranks. It is bounded at the two moments, in forward and in
+/// backward, that need most memory without recomputation and offloading.
 struct CriticalRank {
   std::size_t rank = 0;
   costmodel::ParameterCount parameters;
-  Bytes overhead{};                                      ///< Outside of the allocator.
-  Bytes buffers{};                                       ///< Besides, that no option changes which is still open.
+  Bytes overhead{};                                      ///< Outside PyTorch's allocator.
+  Bytes buffers{};                                       ///< Buffers that no open option changes.
   std::vector<const costmodel::StageContent*> stages{};  ///< [vpp]
-  std::vector<double> layers_of{};                       ///< [kinds] of all its stages.
-  /// The two that need most without recomputation and offloading: in forward and in backward.
+  std::vector<double> layers_of{};                       ///< [kinds] layers of all its stages.
+  /// The moment of one direction that needs most memory without recomputation and offloading.
   struct Moment {
     std::vector<double> in_flight{};  ///< [kinds] layers.
     std::vector<double> chunks{};     ///< [vpp] micro-batches.
@@ -25,23 +25,24 @@ struct CriticalRank {
     double kept = 0.0;                ///< Bytes of embedding, head and MTP's projections in flight.
     const costmodel::StageContent* running = nullptr;
     bool forward = false;
-    double head = 0.0;         ///< Bytes that head and loss need besides while they run.
-    double projections = 0.0;  ///< Bytes that those of one MTP depth keep.
+    double head = 0.0;         ///< Bytes that head and loss need in addition while they run.
+    double projections = 0.0;  ///< Bytes that the projections of one MTP depth keep.
   };
   std::vector<Moment> moments{};
 };
 
-/// The ranks that decide first what fits: the first, the busiest and the one that is fullest in `plain`, which is
-/// composed without recomputation and offloading. `layout` must outlive them.
+/// The ranks that most likely decide whether a candidate fits: the first, the busiest and the fullest one of `plain`,
+/// which is composed without recomputation and offloading. `layout` must outlive them.
 [[nodiscard]] std::vector<CriticalRank> critical_ranks(Workbench& bench, const costmodel::StepContext& context,
                                                        const LayerCosts& costs, const costmodel::StageLayout& layout,
                                                        const costmodel::Composition& plain, std::size_t busiest);
 
-/// Bytes that memory choices need at least on the critical ranks.
+/// Lower bounds of the bytes that a memory choice needs on the critical ranks: on the device, on the host, and on the
+/// device between backward and the next forward (`rests`).
 struct Need {
   static constexpr std::size_t kMostCritical = 3;
   std::array<double, kMostCritical> bytes{}, host{}, rests{};
-  /// Of nothing more.
+  /// Whether no number is larger than that of `other`.
   [[nodiscard]] bool at_most(const Need& other) const {
     for (std::size_t i = 0; i < kMostCritical; ++i)
       if (bytes[i] > other.bytes[i] || host[i] > other.host[i] || rests[i] > other.rests[i]) return false;
@@ -49,7 +50,7 @@ struct Need {
   }
 };
 
-/// Whatever the step.
+/// This bound holds for every choice of the step.
 [[nodiscard]] Need need_of(const Workbench& bench, const LayerCosts& costs, const std::vector<CriticalRank>& critical,
                            const MemoryChoice& memory_choice, const Kept& kept);
 

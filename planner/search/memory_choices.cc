@@ -18,7 +18,8 @@ void MemoryChoiceLists::list_all(Workbench& bench, const State& state) {
   const std::size_t from = bench.order.begin_of(Level::kMemory);
   State start = state;
   start.assignment.resize(from, 0);
-  const bool counts = std::exchange(bench.counts, false);  // Lists are remembered: what threads know differs.
+  const bool counts =
+      std::exchange(bench.counts, false);  // Not counted: lists are remembered, and which thread makes them varies.
   bench.decide(start, from, bench.order.end_of(Level::kMemory), [&](const State& choice) {
     const TrainingOptions& o = choice.options;
     all_.push_back(
@@ -121,7 +122,7 @@ Kept kept_with(Workbench& bench, const TrainingOptions& options, const MemoryCho
   const TrainingOptions& o = options;
   const std::size_t kinds = bench.kinds.kinds.size();
   const bool full = memory_choice.recompute.granularity == RecomputeGranularity::kFull;
-  /// `slot`: a number of the layer.
+  /// `slot`: a number for the layer.
   const auto cost = [&](Piece piece, const LayerSpec& layer, std::size_t slot) -> const BlockCost& {
     std::uint64_t key = slot * enumerators<Piece>() + static_cast<std::uint64_t>(piece);
     key = key << 2 | static_cast<std::uint64_t>(memory_choice.recompute.granularity);

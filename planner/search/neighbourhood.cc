@@ -18,7 +18,7 @@ bool one_member_apart(const json& a, const json& b) {
          std::ranges::all_of(smaller, [&](const json& member) { return std::ranges::count(larger, member) > 0; });
 }
 
-/// A member of a set in another one's place.
+/// Whether the two sets differ in one member each.
 bool one_member_swapped(const json& a, const json& b) {
   return a.is_array() && b.is_array() && a.size() == b.size() &&
          std::ranges::count_if(a, [&](const json& member) { return std::ranges::count(b, member) == 0; }) == 1;

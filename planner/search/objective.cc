@@ -9,12 +9,12 @@
 namespace foldwise::planner {
 namespace {
 
-// Above that, no cluster.
+// No cluster is larger.
 constexpr std::int64_t kMostGpus = 1'000'000;
 
 Seconds step_time(const Plan& plan) { return plan.prediction.step_time; }
 
-/// Drops what takes longer.
+/// Drops plans that take longer.
 void keep_within(Seconds limit, PlanResult& result) {
   const auto slow = [&](const Plan& plan) { return step_time(plan) > limit; };
   std::erase_if(result.plans, slow);
@@ -26,7 +26,7 @@ Tried tried(const PlanProblem& problem, const PlanResult& result, Seconds limit)
           .memory_allowed = (1.0 - problem.headroom) * problem.hardware.hbm_capacity,
           .proven = result.least > limit || (result.proven && result.plans.empty())};
   if (result.plans.empty()) return t;
-  const Plan* least = &result.plans.front();  // The fastest.
+  const Plan* least = &result.plans.front();  // The fastest plan.
   t.step_time = step_time(*least);
   t.within = t.step_time <= limit;
   for (const Plan& plan : result.plans)
@@ -36,8 +36,8 @@ Tried tried(const PlanProblem& problem, const PlanResult& result, Seconds limit)
   return t;
 }
 
-/// The least size of at least `size` GPUs that a user can ask a cluster for: within an NVLink domain any, beyond it
-/// whole machines, of up to 8 GPUs.
+/// The smallest number of GPUs, at least `size`, that a user can get: any number within an NVLink domain, whole
+/// machines of up to 8 GPUs beyond it.
 std::int64_t rounded_up(std::int64_t size, std::int64_t domain) {
   constexpr std::int64_t kMostOfMachine = 8;  // HGX and DGX boards (NVIDIA's data sheets).
   const std::int64_t machine = size <= domain ? 1 : std::gcd(domain, kMostOfMachine);
@@ -46,7 +46,7 @@ std::int64_t rounded_up(std::int64_t size, std::int64_t domain) {
 
 PlanProblem within_memory(const PlanProblem& problem, Bytes allowed) {
   PlanProblem narrower = problem;
-  // A plan that needs just so much fits in spite of rounding.
+  // The margin lets a plan that needs exactly this much fit despite rounding.
   narrower.headroom = 1.0 - (1.0 + 1e-12) * (allowed / problem.hardware.hbm_capacity).to<double>();
   return narrower;
 }
@@ -67,7 +67,7 @@ Answered least_memory(const PlanProblem& problem, std::optional<Seconds> limit, 
   keep_within(answer.limit, answer.result);
   if (answer.result.plans.empty()) return answer;
   answer.problem.reserve = answer.result.reserve;
-  Bytes above{}, enough = answer.tried.back().peak_memory;  // No plan, and one.
+  Bytes above{}, enough = answer.tried.back().peak_memory;  // `above`: no plan was found with it; `enough`: a plan was.
   PlanResult smallest = answer.result;
   while (goes_on && enough - above > problem.parameters.follow_up.memory_resolution * problem.hardware.hbm_capacity) {
     const PlanProblem narrower = within_memory(answer.problem, 0.5 * (above + enough));
@@ -84,7 +84,7 @@ Answered least_memory(const PlanProblem& problem, std::optional<Seconds> limit, 
     enough = t.peak_memory;
     smallest = std::move(result);
   }
-  // The fastest with so much.
+  // The fastest plans with this memory.
   const PlanProblem last = within_memory(answer.problem, enough);
   if (goes_on) answer.result = plan(last, report);
   answer.tried.push_back(tried(last, answer.result, answer.limit));
@@ -106,7 +106,8 @@ Answered fewest_gpus(std::int64_t num_gpus, Seconds limit,
     answer.tried.push_back(tried(problem, result, limit));
     return result;
   };
-  /// Whether a plan of so many GPUs is within the limit: then it is the answer. `ends`: as soon as that is known.
+  /// Whether a plan on this many GPUs is within the limit. If so, it becomes the answer. `ends`: end the search as soon
+  /// as this is known.
   const auto does = [&](std::int64_t size, bool ends) {
     try {
       PlanProblem problem = problem_of(size);
@@ -122,7 +123,7 @@ Answered fewest_gpus(std::int64_t num_gpus, Seconds limit,
   };
   answer.result = search(answer.problem, false);
   const costmodel::Network& network = answer.problem.hardware.network;
-  std::int64_t enough = num_gpus, above = 0;  // Of GPUs: some that do, and some below that do not.
+  std::int64_t enough = num_gpus, above = 0;  // Numbers of GPUs: `enough` suffices; `above`, which is less, does not.
   bool found = answer.tried.back().within;
   if (found) {
     while (goes_on && enough > 1) {
@@ -144,7 +145,7 @@ Answered fewest_gpus(std::int64_t num_gpus, Seconds limit,
       if (!found && before > Seconds{} && answer.tried.back().step_time >= before) break;
     }
   }
-  // Step times do not fall with every GPU: of the sizes between, the first that does.
+  // Step times do not fall with every additional GPU. So of the sizes between, the first that suffices is taken.
   for (std::int64_t size = above + 1; goes_on && found && size < enough; ++size)
     if (size == rounded_up(size, network.ranks_per_domain) && does(size, true)) {
       enough = size;

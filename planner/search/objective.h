@@ -6,39 +6,40 @@
 
 #include "planner/search/search.h"
 
-// Other questions than "what is the fastest plan", answered by several searches for that one.
+// Questions other than "what is the fastest plan". Each is answered by several searches for a fastest plan.
 namespace foldwise::planner {
 
-/// One of those searches. It may end as soon as it answers its question, so its plan need not be the fastest.
+/// One of these searches. It may end as soon as it answers its question, so its plan need not be the fastest.
 struct Tried {
   std::int64_t num_gpus = 1;
-  Bytes memory_allowed{};  ///< A device; less headroom.
-  Seconds step_time{};     ///< Of the fastest plan that it found; 0: none.
-  Bytes peak_memory{};     ///< Of the plan within the limit that needs least, or of the fastest; 0: none.
-  bool within = false;     ///< The limit of the step time.
-  bool proven = false;     ///< Where none is within: that there is none.
+  Bytes memory_allowed{};  ///< Per device, without headroom.
+  Seconds step_time{};     ///< Fastest plan that was found; 0 if none.
+  Bytes peak_memory{};  ///< Of the plan within the limit that needs least memory, otherwise of the fastest plan; 0 if
+                        ///< none.
+  bool within = false;  ///< Whether `step_time` is within the limit.
+  bool proven = false;  ///< No plan is within the limit, and this is proven.
 };
 
 struct Answered {
-  PlanProblem problem;         ///< That `result` answers.
-  PlanResult result;           ///< Plans within the limit; none: none was found.
-  Seconds limit{};             ///< Of the step time.
+  PlanProblem problem;         ///< The problem that `result` answers.
+  PlanResult result;           ///< Plans within the limit; empty if none was found.
+  Seconds limit{};             ///< Longest step time.
   std::vector<Tried> tried{};  ///< In the order of the searches.
 };
 
 using Report = std::function<bool(const Progress&)>;
 
-/// The plans of least peak memory whose step takes no longer than `limit`, or, if not given, than (1 + slack) times the
-/// fastest plan's. The memory that a plan may use is bisected, to 1 % of the device's; the answer is the fastest plans
-/// within the least that was found to do. Each search has the problem's effort: one that ends without a plan and
-/// unproven counts as "none".
+/// Minimizes peak memory over the plans whose step takes no longer than `limit`, by default (1 + slack) times the
+/// fastest plan's step. It bisects the memory that a plan may use, to 1 % of the device's. The answer has the fastest
+/// plans within the least memory for which one was found. Each search has the problem's effort; one that ends without a
+/// plan and without a proof counts as "none".
 [[nodiscard]] Answered least_memory(const PlanProblem& problem, std::optional<Seconds> limit, double slack,
                                     const Report& progress = {});
 
-/// The fewest GPUs whose best plan takes no longer than `limit`. From `num_gpus` the size is halved as long as that is
-/// so, if it is not so at the start doubled until it is, or until twice as many are not faster; then each size between
-/// the last two is asked, from below. Beyond an NVLink domain sizes are whole machines, and no more than the cluster
-/// has. `problem_of` may throw ConfigError for another size than the first: no candidate is valid there.
+/// The fewest GPUs whose best plan takes no longer than `limit`. If `num_gpus` suffices, the size is halved until it
+/// does not. Otherwise it is doubled until it does, or until twice as many GPUs are not faster. Then each size between
+/// the last two is asked, from below. Sizes beyond an NVLink domain are whole machines, at most as many as the cluster
+/// has. `problem_of` may throw ConfigError for any size but the first: that size has no valid candidate.
 [[nodiscard]] Answered fewest_gpus(std::int64_t num_gpus, Seconds limit,
                                    const std::function<PlanProblem(std::int64_t num_gpus)>& problem_of,
                                    const Report& progress = {});

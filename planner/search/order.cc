@@ -30,7 +30,7 @@ DecisionOrder::DecisionOrder(const PlanProblem& problem) : problem_(problem) {
       last = i;
       if (i < begin_of(Level::kMemory)) before_memory.push_back(i);
       beside_experts = beside_experts && (i < end_of(Level::kExperts) || key == "overlaps.ep_a2a");
-      // MemoryChoice are listed for each way to overlap the experts' exchange.
+      // Memory choices are listed for each way to overlap the experts' exchange.
       pipeline = pipeline || (i >= begin_of(Level::kPipeline) && i < end_of(Level::kStep) && key != "overlaps.ep_a2a" &&
                               key != "overlaps.delay_wgrad");
     }

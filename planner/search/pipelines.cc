@@ -32,7 +32,7 @@ Split split_of(const Workbench& bench, const TrainingOptions& o, const LayerCost
     if (content.loss) load += costs.head;
     split.ranks[i % split.ranks.size()] += load;
   }
-  // A study schedule places stages in its own way: only the mean of the ranks is known.
+  // A study schedule places stages in its own way, so only the mean of the ranks is known.
   for (std::size_t rank = 0; rank < split.ranks.size() && runnable(o.pipeline.schedule); ++rank) {
     const double bound = schedule_bound(o, split.stages, rank, split.ranks[rank]);
     if (bound > split.least) {
@@ -84,7 +84,7 @@ void prepare_memory_choices(Workbench& bench, const StepOptions& plainest, Pipel
 
 namespace {
 
-/// Of the stages that differ, with memory choices and, if given, the copies of offloading.
+/// Lower bounds of the times of the differing stages with a memory choice and, if given, the copies of offloading.
 std::vector<StageTime> least_times(const Workbench& bench, const Pipeline& pipeline, std::size_t position,
                                    const Kept* offloaded) {
   const LayerCosts& costs = *pipeline.costs;

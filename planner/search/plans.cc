@@ -63,7 +63,7 @@ std::string layout_name(const Layout& l) {
   return fmt::format("TP{} CP{} DP{} PP{} VPP{} EP{} ETP{}", l.tp, l.cp, l.dp, l.pp, l.vpp, l.ep, l.etp);
 }
 
-/// Where the next plan loses its time against this one.
+/// The parts of the step in which the next plan loses time against this one.
 std::string comparison(const Plan& best, const Plan& other) {
   const Seconds difference = other.prediction.step_time - best.prediction.step_time;
   std::string line = fmt::format("{} is {} slower:", layout_name(other.options.layout()),

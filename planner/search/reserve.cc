@@ -18,9 +18,9 @@ using namespace costmodel;  // NOLINT(google-build-using-namespace): this file i
 
 namespace {
 
-/// True if torch has room for the plan in that share of the device's memory and never gives memory back on the whole
-/// device, or if a replay takes too long. Plans whose replay gave memory back once did it in every step when they ran
-/// (benchmarks/accuracy/started.md#started).
+/// True if torch has room for the plan in this share of the device's memory and never gives memory back on the whole
+/// device. Also true if a replay takes too long. Some plans whose replay gave memory back once gave it back in every
+/// step when they ran (benchmarks/accuracy/started.md#started).
 bool has_room(const PlanProblem& problem, const TrainingOptions& options, double share, Prediction& prediction) {
   const Step step = compose_step(problem.model, options, problem.hardware);
   const Bytes most = share / problem.parameters.certain_share * problem.hardware.hbm_capacity;
@@ -29,8 +29,8 @@ bool has_room(const PlanProblem& problem, const TrainingOptions& options, double
                              [&](const StageMemory& rank) { return rank.pressure.runs() && rank.in_use() <= most; });
 }
 
-/// Takes what plans like this one, which reserves too much, must have beyond what counts as needed: with the least
-/// share of the device's memory in which it runs.
+/// Sets the reserve of plans like this one, which reserves too much. It is what the plan needs beyond its predicted
+/// peak in the smallest share of the device's memory in which it runs.
 void learn_reserve(const Plan& plan, PlanProblem& problem) {
   const double certain = problem.parameters.certain_share;
   double low = certain, high = std::max(low, (plan.prediction.in_use() / problem.hardware.hbm_capacity).to<double>());
@@ -44,13 +44,13 @@ void learn_reserve(const Plan& plan, PlanProblem& problem) {
   reserve = std::max(reserve, (more / tokens_of(problem.model, plan.options)).to<double>());
 }
 
-/// Plans that torch has room for, and those that run though it must give memory back in every step, or that need the
+/// `run`: plans that torch has room for. `pressed`: plans that run, but give memory back in every step or need the
 /// whole device.
 struct Vetted {
   std::vector<Plan> run, pressed;
 };
 
-/// Sorts the plans into those. Returns the first if it is not one that torch has room for.
+/// Sorts the plans into `vetted`. Returns the first plan if torch has no room for it.
 std::optional<Plan> vet(const PlanProblem& problem, std::vector<Plan> plans, Vetted& vetted) {
   std::vector<char> too_much(plans.size());
   tbb::parallel_for(
@@ -66,7 +66,7 @@ std::optional<Plan> vet(const PlanProblem& problem, std::vector<Plan> plans, Vet
   return first;
 }
 
-/// Plans that fit with what the allocator must have.
+/// Plans that still fit with the reserve.
 std::vector<Solution> still_fitting(const PlanProblem& problem, const std::vector<Plan>& plans) {
   std::vector<Solution> found;
   for (const Plan& plan : plans)
@@ -113,7 +113,7 @@ PlanResult search_with_reserve(const PlanProblem& problem, const std::vector<Sol
     if (more.plans.empty() || fastest(more.plans) > p.worth_pressure * fastest(all.pressed)) break;
     first = vet(learnt, std::move(more.plans), all);
   }
-  // The reserve of one plan leaves out others that need less: again with less.
+  // The reserve of one plan excludes others that need less. Search again with a smaller reserve.
   AllocatorReserve least = problem.reserve, most = learnt.reserve;
   for (int again = 0; left_out && !first && again < p.reserve_bisections; ++again) {
     learnt.reserve = {.plain = (least.plain + most.plain) / 2.0,
@@ -122,7 +122,7 @@ PlanResult search_with_reserve(const PlanProblem& problem, const std::vector<Sol
     (vet(learnt, std::move(more.plans), all) ? least : most) = learnt.reserve;
   }
   learnt.reserve = most;
-  // Where all must give memory back, those that do so in the first steps only.
+  // If all plans must give memory back, keep those that do so only in the first steps.
   const auto settles = [](const Plan& plan) {
     return std::ranges::all_of(plan.prediction.memory, [](const StageMemory& rank) { return rank.pressure.runs(); });
   };
@@ -130,7 +130,7 @@ PlanResult search_with_reserve(const PlanProblem& problem, const std::vector<Sol
   const bool pressed = fastest(all.run) > p.worth_pressure * fastest(all.pressed);
   if (left_out && !(pressed && left_out->prediction.fits)) result.proven = false;
   if (!pressed) result.reserve = learnt.reserve;
-  const Seconds from = pressed ? Seconds{} : fastest(all.run);  // Behind a plan that has room they are listed.
+  const Seconds from = pressed ? Seconds{} : fastest(all.run);  // Plans with room come before pressed ones.
   for (Plan& plan : all.pressed)
     if (plan.prediction.step_time > from) {
       plan.why.emplace_back("torch would have to give memory back in every step, or needs the whole device");

@@ -4,20 +4,20 @@
 
 #include "planner/search/plans.h"
 
-// Memory that PyTorch's allocator reserves beyond what counts as needed. Only a replay of it tells how much. It costs
-// as much as a thousand candidates: so plans are replayed, and no other candidate (docs/search.md#reserve).
+// Memory that PyTorch's allocator reserves beyond what it allocates. Only a replay of the allocator gives the amount. A
+// replay costs as much as 1,000 candidates, so only plans are replayed (docs/search.md#reserve).
 namespace foldwise::planner {
 
-/// Replays a plan's allocations (docs/memory.md#reserved) into its prediction: whether torch runs out of memory, or
-/// must give memory back in every step, on a device 3 % smaller than it is. Then Prediction::fits is whether it runs on
-/// the whole one.
+/// Replays the allocations of a plan (docs/memory.md#reserved) into its prediction. True if torch, on a device 3 %
+/// smaller than it is, runs out of memory or must give memory back in every step. Prediction::fits then says whether
+/// the plan runs on the whole device.
 [[nodiscard]] bool reserves_too_much(const PlanProblem& problem, Plan& plan);
 
-/// One search of a problem, from candidates that are known to fit.
+/// One search of a problem. `known`: candidates that fit, to start from.
 using SearchOnce = std::function<PlanResult(const PlanProblem& problem, const std::vector<Solution>& known)>;
 
-/// The answer of a search whose plans torch has room for. Where the first plan is none of these, it is searched again
-/// with what that one lacks in what counts as needed; then nothing is proven.
+/// Searches until the first plan is one that torch has room for. If the first plan is not, the search is repeated with
+/// a reserve of the memory that this plan lacks; the answer is then not proven.
 [[nodiscard]] PlanResult search_with_reserve(const PlanProblem& problem, const std::vector<Solution>& known,
                                              const SearchOnce& search);
 

@@ -16,12 +16,12 @@
 namespace foldwise::planner {
 namespace {
 
-/// Runs steps of strategies that are not switched off, and keeps the log.
+/// Runs steps of the strategies that are switched on, and keeps the log.
 class Steps {
  public:
   explicit Steps(SearchState& state) : state_(state) {}
 
-  /// Runs a step unless the strategy is off. True: the strategy has more to try.
+  /// Runs a step unless the strategy is off. True if the strategy has more to try.
   bool run(StrategyName name, const std::function<bool()>& step) {
     if (state_.parameters.off.contains(name)) return false;
     const std::int64_t effort = state_.effort(), moves = state_.moves;
@@ -62,7 +62,7 @@ PlanResult search(const PlanProblem& problem, const std::function<bool(const Pro
   state.open_roots();
   steps.run(StrategyName::kDive, dive);
   if (!state.found() && !state.stopped()) steps.run(StrategyName::kRestriction, restriction);
-  // Something faster that a proof finds is improved first.
+  // If a proof finds a faster solution, that one is improved first.
   for (double before = 0.0; state.incumbents.fastest() != before && state.left() > 0 && !state.stopped();) {
     local.begin(state);
     neighbourhoods.begin(state);
@@ -96,7 +96,7 @@ PlanResult changed(const PlanProblem& problem, const std::vector<Solution>& star
     if (!valid(start)) LocalSearch::repair(state, start, most);
   local.descend(state, most - state.effort());
   PlanResult result = state.result(1);
-  result.proven = result.refused = false;  // Nothing was opened.
+  result.proven = result.refused = false;  // No node was opened.
   return result;
 }
 

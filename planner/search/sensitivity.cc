@@ -14,7 +14,7 @@ using costmodel::Prediction;
 
 namespace {
 
-/// Less of the step than this is called nothing.
+/// A share of the step below this counts as nothing.
 constexpr double kNothing = 1e-3;
 
 void scale_flops(Hardware& hw, double factor) {
@@ -23,7 +23,7 @@ void scale_flops(Hardware& hw, double factor) {
   for (costmodel::AttentionCurve& curve : hw.attention) {
     curve.forward_rate *= factor;
     curve.backward_rate *= factor;
-    curve.forward_tile /= factor;  // What a tile computes above the diagonal.
+    curve.forward_tile /= factor;  // A tile also computes entries above the diagonal.
     curve.backward_tile /= factor;
   }
 }

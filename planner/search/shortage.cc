@@ -23,10 +23,10 @@ using Question = std::function<bool()>;  ///< Whether to go on.
 
 Bytes capacity_of(const PlanProblem& problem) { return (1.0 - problem.headroom) * problem.hardware.hbm_capacity; }
 
-constexpr std::int64_t kShortestSequence = 128;                             ///< Tokens. Shorter ones are not asked for.
-constexpr std::int64_t kMostGpus = 1'000'000, kMostSequences = 16'777'216;  ///< As run files allow.
+constexpr std::int64_t kShortestSequence = 128;  ///< Tokens. Shorter sequences are not tried.
+constexpr std::int64_t kMostGpus = 1'000'000, kMostSequences = 16'777'216;  ///< The limits of run files.
 
-/// A small search; with `any` it ends with the first plans that fit.
+/// A small search. With `any` it ends with the first plans that fit.
 std::vector<Plan> searched(PlanProblem problem, bool any, const Question& goes_on) {
   problem.effort = share_of_effort(problem, problem.parameters.follow_up.shortage_share);
   problem.top = static_cast<std::int64_t>(problem.parameters.follow_up.nearest);
@@ -35,7 +35,7 @@ std::vector<Plan> searched(PlanProblem problem, bool any, const Question& goes_o
       .plans;
 }
 
-/// The plan on the problem's own hardware, and what that lacks.
+/// The plan predicted on the problem's own hardware, and the memory that this hardware lacks.
 NearMiss missed_by(const PlanProblem& problem, Plan plan) {
   NearMiss miss{.plan = std::move(plan)};
   Prediction& p = miss.plan.prediction;
@@ -57,7 +57,7 @@ void take_faster(std::vector<Plan> others, std::vector<Plan>& plans) {
 
 Bytes needed(const NearMiss& miss) { return miss.over + miss.host_over; }
 
-/// The nearest misses: what fits into ever less memory beyond the problem's own.
+/// The nearest misses: searches with more and more memory until something fits, then with less.
 class Nearest {
  public:
   Nearest(const PlanProblem& problem, const Question& goes_on)
@@ -68,11 +68,11 @@ class Nearest {
     for (int i = 0; i < parameters_.doublings && misses_.empty() && goes_on_(); ++i)
       look(larger, 2.0 * larger.hardware.hbm_capacity);
     if (misses_.empty()) {
-      larger.hardware.host.memory_per_gpu = Bytes{};  // As much as it takes.
+      larger.hardware.host.memory_per_gpu = Bytes{};  // Unlimited.
       look(larger, larger.hardware.hbm_capacity);
     }
     if (misses_.empty()) return Shortage::Cause::kRules;
-    // Between what is too little, as far as was found, and the least that something fits.
+    // Bisects between memory in which nothing was found and the least memory in which something fits.
     Bytes low = problem_.hardware.hbm_capacity;
     for (int i = 0; i < parameters_.bisections && goes_on_(); ++i) {
       const Bytes high = least_capacity();
@@ -83,7 +83,7 @@ class Nearest {
     return list().front().over > Bytes{} ? Shortage::Cause::kDevice : Shortage::Cause::kHost;
   }
 
-  /// Of each layout the one that needs least.
+  /// The plan of each layout that needs least memory.
   [[nodiscard]] std::vector<NearMiss> list() const {
     std::vector<NearMiss> sorted = misses_;
     std::ranges::stable_sort(sorted, {}, needed);
@@ -97,7 +97,7 @@ class Nearest {
   }
 
  private:
-  /// Whether something fits into so much memory.
+  /// Whether something fits into this much memory.
   bool look(PlanProblem& larger, Bytes capacity) {
     larger.hardware.hbm_capacity = capacity;
     const std::vector<Plan> plans = searched(larger, true, goes_on_);
@@ -117,12 +117,13 @@ class Nearest {
   std::vector<NearMiss> misses_;
 };
 
-/// Of the question.
+/// Sizes of the question.
 struct Sizes {
   std::int64_t num_gpus = 1, global_batch = 1, seq_len = 1;
 };
 
-/// The same question about other sizes: what the user named stays, the other values are those of these sizes.
+/// The same question with other sizes. Values that the user named stay; all others are the default values for these
+/// sizes.
 PlanProblem with_sizes(const PlanProblem& problem, const Sizes& sizes) {
   PlanProblem other = problem;
   other.num_gpus = sizes.num_gpus;
@@ -139,7 +140,7 @@ PlanProblem with_sizes(const PlanProblem& problem, const Sizes& sizes) {
   return other;
 }
 
-/// The first of the sizes with which something fits.
+/// The first of these sizes with which something fits.
 std::optional<WayOut> first_of(const PlanProblem& problem, const std::vector<Sizes>& list, const Question& goes_on) {
   for (const Sizes& sizes : list) {
     if (!goes_on()) return std::nullopt;
@@ -155,7 +156,7 @@ std::optional<WayOut> first_of(const PlanProblem& problem, const std::vector<Siz
   return std::nullopt;
 }
 
-/// So many times the sizes' `member`, each twice the one before, while that is possible.
+/// Doubles the members again and again, or halves them if not `up`, as long as this is possible.
 std::vector<Sizes> scaled(Sizes sizes, bool up, int doublings, const std::vector<std::int64_t Sizes::*>& members) {
   std::vector<Sizes> list;
   for (int i = 0; i < doublings; ++i) {
@@ -189,13 +190,13 @@ Shortage shortage(const PlanProblem& problem, const std::function<bool()>& asked
                     .seq_len = problem.stated.at("seq_len").get<std::int64_t>()};
   const int doublings = problem.parameters.follow_up.doublings;
   using Way = std::optional<WayOut>;
-  // Where the batch does not divide by so many GPUs it grows with them.
+  // If the batch does not divide by the number of GPUs, it grows with them.
   const auto more_gpus = [&] {
     Way way = first_of(problem, scaled(asked, true, doublings, {&Sizes::num_gpus}), goes_on);
     return way ? way
                : first_of(problem, scaled(asked, true, doublings, {&Sizes::num_gpus, &Sizes::global_batch}), goes_on);
   };
-  // Shorter sequences and smaller batches help only if the least of them do.
+  // Shorter sequences or smaller batches help only if the smallest one helps.
   const auto less_of = [&](std::int64_t Sizes::*member) {
     const std::vector<Sizes> list = scaled(asked, false, doublings, {member});
     return !list.empty() && first_of(problem, {list.back()}, goes_on) ? first_of(problem, list, goes_on) : Way{};
@@ -204,7 +205,7 @@ Shortage shortage(const PlanProblem& problem, const std::function<bool()>& asked
   Way gpus, batch, sequence;
   tbb::parallel_invoke([&] { result = nearest_misses(problem, goes_on); }, [&] { gpus = more_gpus(); },
                        [&] { batch = less_of(&Sizes::global_batch); }, [&] { sequence = less_of(&Sizes::seq_len); });
-  // More sequences need no less memory, but they may be what the rules ask for.
+  // More sequences need no less memory, but the rules may require them.
   if (result.cause == Shortage::Cause::kRules) {
     batch = first_of(problem, scaled(asked, true, doublings, {&Sizes::global_batch}), goes_on);
     sequence.reset();

@@ -24,7 +24,7 @@ const Dimension* SearchSpace::find(std::string_view key) const {
 
 void SearchSpace::set(std::string_view key, std::vector<json> values) {
   const Field* const set = &field(key);
-  // The table is one vector: its order is that of the addresses.
+  // The table is one vector, so its order is that of the addresses.
   auto at = std::find_if(dimensions.begin(), dimensions.end(), [&](const Dimension& d) { return d.field >= set; });
   if (at == dimensions.end() || at->field != set) at = dimensions.insert(at, {set, {}, true});
   at->values = std::move(values);
@@ -40,7 +40,7 @@ void SearchSpace::keep_modules_of(const Dimension& type) {
   std::erase_if(modules->values, [&](const json& list) {
     return !allowed(list.empty() ? json(nullptr) : json("fine-grained-activation"));
   });
-  // Of layers offloaded whole alone, which have no modules.
+  // Layers offloaded whole have no modules.
   if (modules->values.empty()) modules->values.emplace_back(json::array());
 }
 
@@ -51,7 +51,7 @@ SearchSpace default_space(const PlanFacts& facts) {
       std::vector<json> values = f.tried(facts);
       if (facts.release != nullptr)
         std::erase_if(values, [&](const json& value) { return !f.has_value_in(*facts.release, value); });
-      if (values.empty()) values.push_back(f.megatron);  // The release has nothing of it to try.
+      if (values.empty()) values.push_back(f.megatron);  // The release has none of these values.
       space.dimensions.push_back({&f, std::move(values), false});
     }
   return space;
@@ -75,7 +75,7 @@ bool apply(const PlanProblem& problem, const Dimension& dimension, std::uint16_t
     f.value.set(options, untouched);
     return dimension.named ? value == untouched : index == 0;
   }
-  // What nobody asked for is left alone where it does not matter.
+  // A field that the user did not name keeps its default where it does not matter.
   if (index != 0 && !dimension.named && f.differs == nullptr && f.matters != nullptr &&
       !f.matters(problem.model, options))
     return false;
@@ -89,7 +89,7 @@ void settle_data_parallel(const PlanProblem& problem, TrainingOptions& o) {
 
 namespace {
 
-/// Whether defaults of other fields may depend on the dimension (planner/run/defaults/*.json).
+/// Whether defaults of other fields may read the dimension (planner/run/defaults/*.json).
 bool decides_defaults(const Dimension& d) { return d.values.size() > 1 && (d.field->numerics || d.field->key == "tp"); }
 
 }  // namespace
@@ -113,7 +113,7 @@ Bases::Bases(const PlanProblem& problem) : problem_(problem) {
       stated[d.field->key] = d.field->key == "tp" ? json(1 + at[i]) : d.values[at[i]];
     }
     TrainingOptions options = options_of(defaults, problem.model, problem.hardware, stated, problem.release);
-    settle(options);  // What was stated may not apply.
+    settle(options);  // A stated value may not apply.
     options_.emplace(at, std::move(options));
     more = false;
     for (std::size_t i = 0; i < at.size() && !more; ++i) {

@@ -13,7 +13,7 @@ using namespace costmodel;  // NOLINT(google-build-using-namespace): this file i
 
 namespace {
 
-/// The busiest rank has no fewer parameters.
+/// Parameters of the mean rank. The busiest rank has no fewer.
 ParameterCount of_mean_rank(Workbench& bench, const TrainingOptions& options) {
   ParameterCount count;
   const BuildContext build = bench.context(options).layer();
@@ -29,7 +29,8 @@ ParameterCount of_mean_rank(Workbench& bench, const TrainingOptions& options) {
   return count;
 }
 
-/// Whether parameters, gradients and optimizer states leave room. Convex in the parameters: some rank needs no less.
+/// Whether parameters, gradients and optimizer states leave room. The bytes are convex in the parameters, so some rank
+/// needs no less than the mean one.
 bool may_fit(const Workbench& bench, const TrainingOptions& options, const ParameterCount& count) {
   const StaticBytes bytes = static_bytes(bench.context(options), count);
   return (bytes.parameters + bytes.gradients + bytes.optimizer + bytes.step_extra) * kRounding <=
@@ -44,8 +45,8 @@ bool StepChoices::may_fit(Workbench& bench, const State& state) {
 
 const StepChoiceList& StepChoices::of(Workbench& bench, const State& state) {
   const Layout l = state.options.layout();
-  // What fields and rules of the step read: of chunks whether there are several; beside EP overlap who captures graphs;
-  // and everything before the step that measured runs are told apart by.
+  // The values that fields and rules of the step read: of VPP only whether it is above 1, of graphs their kind beside
+  // EP overlap. With evidence, also every earlier choice by which measured runs are told apart.
   const bool ep_overlap = state.options.pipeline.overlaps.ep_a2a;
   const auto graphs = static_cast<std::int64_t>(ep_overlap ? state.options.layer.cuda_graph.impl : GraphImpl::kNone);
   std::vector<std::int64_t> read = {l.tp, l.cp, l.dp, l.pp, l.ep, l.etp, l.tp_pp_dp, l.vpp > 1, ep_overlap, graphs};
@@ -57,11 +58,11 @@ const StepChoiceList& StepChoices::of(Workbench& bench, const State& state) {
   StepChoiceList& list = entry->second;
   std::vector<StepOptions> memories;
   std::vector<bool> fits;
-  const bool counts = std::exchange(bench.counts, false);  // As in MemoryChoiceLists.
+  const bool counts = std::exchange(bench.counts, false);  // As in MemoryChoiceLists::list_all().
   bench.decide(state, bench.order.begin_of(Level::kStep), bench.order.end_of(Level::kStep), [&](const State& choice) {
     const StepContext step = bench.context(choice.options);
     list.allowed = true;
-    StepOptions memory = choice.options.step;  // Less what only the time depends on.
+    StepOptions memory = choice.options.step;  // Without options that change only the time.
     memory.overlaps = {};
     memory.offload.overlap_optimizer_copies = memory.pad_buckets_for_high_nccl_busbw = false;
     const auto same = static_cast<std::size_t>(std::find(memories.begin(), memories.end(), memory) - memories.begin());
@@ -73,7 +74,7 @@ const StepChoiceList& StepChoices::of(Workbench& bench, const State& state) {
     StepGroup group{.memory = same};
     if (shards_gradients(choice.options.step.sharding)) {
       const OpList ops = fsdp_ops(step, count);
-      // The first unit of each direction is exposed; the others slow down what they run beside.
+      // The first unit of each direction is exposed. The other units slow down the kernels beside them.
       const auto units = static_cast<double>(bench.problem.model.num_layers() + bench.problem.model.mtp_num_layers);
       const auto beside = [&](const std::vector<Op>& direction) {
         const Seconds kernels = compute_of(direction, bench.hardware).time;

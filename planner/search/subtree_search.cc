@@ -16,7 +16,7 @@ namespace {
 
 double bound_of(const Composition& c) { return step_time(c, makespan_lower_bound(c.times)).to<double>(); }
 
-/// Whether another order of ranks leaves every group as it lies: the same run.
+/// Whether another order of ranks leaves every group where it was, so that the run is the same.
 bool order_says_nothing(const Layout& layout, const Network& network) {
   Layout plain = layout;
   plain.tp_pp_dp = false;
@@ -25,7 +25,7 @@ bool order_says_nothing(const Layout& layout, const Network& network) {
          });
 }
 
-/// A rank's work with what Megatron-FSDP's communication adds to it.
+/// A rank's work including what Megatron-FSDP's communication adds.
 Load with(const StepGroup& group, Load work) {
   work.forward.work += group.beside_forward;
   work.backward.work += group.beside_backward;
@@ -37,7 +37,8 @@ Load with(const StepGroup& group, Load work) {
 void SubtreeSearch::push(Open item, const Layout& layout) {
   if (item.bound * kRounding >= incumbents_.limit(layout)) return;
   item.order = order_++;
-  // A dive opens all its pipelines, then goes from the most promising step down to memory choices that fit.
+  // A dive opens all its pipelines first. Then it goes from the step with the least bound down to memory choices that
+  // fit.
   if (budget_.dive)
     item.depth = item.what == What::kMemory ? 2 : item.what == What::kStep || item.what == What::kGroup ? 0 : 1;
   open_.push(item);
@@ -70,7 +71,7 @@ void SubtreeSearch::run(const State& layers, std::int64_t most_pp) {
     choices_.push_back({choice, costs});
   });
   spend(price::kItem * static_cast<std::int64_t>(choices_.size()));
-  std::map<std::int64_t, int> dived;  // Pipelines of a dive, by PP.
+  std::map<std::int64_t, int> dived;  // Pipelines dived into, by PP.
   while (!open_.empty()) {
     const Open item = open_.top();
     open_.pop();
@@ -78,9 +79,10 @@ void SubtreeSearch::run(const State& layers, std::int64_t most_pp) {
                                 : item.what == What::kSplit  ? choices_[cuts_[item.pipeline].choice].state
                                                              : pipelines_[item.pipeline].pipeline.state)
                                    .options;
-    if (!budget_.dive && item.bound * kRounding >= incumbents_.limit()) return;  // And so are all others.
+    if (!budget_.dive && item.bound * kRounding >= incumbents_.limit())
+      return;  // The remaining items have larger bounds.
     if (item.bound * kRounding >= incumbents_.limit(o.layout())) continue;
-    if (item.what == What::kGroup) {  // No decision: it only makes bounds exact.
+    if (item.what == What::kGroup) {  // Not a decision: it only makes bounds exact.
       open_steps(item);
       continue;
     }
@@ -98,7 +100,7 @@ void SubtreeSearch::run(const State& layers, std::int64_t most_pp) {
       case What::kSplit:
         open_groups(item);
         break;
-      case What::kGroup:  // See above.
+      case What::kGroup:  // Handled above.
         break;
       case What::kStep:
         open_memory_choices(item);
@@ -117,7 +119,7 @@ Explored SubtreeSearch::explored() && {
 
 // ---- From a pipeline to its steps ----------------------------------------------------------------------------------
 
-/// They do not depend on the order of micro-batches.
+/// The splits of a choice. They do not depend on the order of micro-batches.
 std::vector<Split>& SubtreeSearch::splits_of(const Choice& choice) {
   const TrainingOptions& o = choice.state.options;
   const auto [entry, fresh] = splits_.try_emplace(
@@ -140,7 +142,7 @@ void SubtreeSearch::split(const Open& item) {
   const StepChoiceList& steps = steps_.of(bench_, choice.state);
   bool& valid = bench_.statistics.valid;
   if (steps.groups.empty() && (valid || !steps.allowed)) return;
-  if (memory_choices_.of(bench_, choice.state).empty()) return;  // Rules allow none.
+  if (memory_choices_.of(bench_, choice.state).empty()) return;  // Rules allow no memory choice.
   valid = valid || steps.allowed;
   if (steps.groups.empty() ||
       (per_stage_ * choice.costs->least + steps.end) * kRounding >= incumbents_.limit(o.layout()))
@@ -184,7 +186,7 @@ void SubtreeSearch::open_groups(const Open& item) {
   push_group(static_cast<std::uint32_t>(pipelines_.size() - 1), 0, item.bound);
 }
 
-/// The groups of a pipeline are opened one after another.
+/// Pushes one group of a pipeline. The next group is pushed when this one is opened.
 void SubtreeSearch::push_group(std::uint32_t pipeline, std::size_t group, double bound) {
   const OpenPipeline& open = pipelines_[pipeline];
   if (group == open.groups.size()) return;
@@ -218,7 +220,7 @@ void SubtreeSearch::open_steps(const Open& item) {
   }
 }
 
-/// Least seconds of a step before its end, before anything is composed.
+/// Lower bound in seconds of a step without its end, before anything is composed.
 double SubtreeSearch::least_of(const TrainingOptions& plain, const Split& split, const StepGroup& group) {
   if (group.every_micro_batch <= 0.0) return split.least;
   const double every = static_cast<double>(plain.num_microbatches()) * group.every_micro_batch,
@@ -238,14 +240,14 @@ SubtreeSearch::Memory SubtreeSearch::memory_of(const Pipeline& pipeline, const S
     const Bytes always = w.overhead + fixed.parameters + fixed.gradients + fixed.optimizer;
     memory.left[i] = (capacity - always - w.buffers - fixed.holes).to<double>();
     memory.host_left[i] = host > Bytes{} ? (host - fixed.host).to<double>() : std::numeric_limits<double>::infinity();
-    // Nothing of the activations helps.
+    // No activations are small enough.
     if ((always + fixed.step_extra) * kRounding > capacity || memory.left[i] < 0.0 || memory.host_left[i] < 0.0)
       memory.fits = false;
   }
   return memory;
 }
 
-/// Whether a critical rank has too little left for it. `step`: if given, composed.
+/// Whether the choice needs more than a critical rank has left. If `step` is given, it must be composed.
 bool SubtreeSearch::too_much(const Pipeline& pipeline, const Memory& memory, const OpenStep* step, const Need& need) {
   for (std::size_t i = 0; i < pipeline.critical.size(); ++i)
     if (need.bytes[i] > memory.left[i] || need.host[i] > memory.host_left[i] ||
@@ -265,14 +267,14 @@ Need SubtreeSearch::need(Pipeline& pipeline, std::size_t i, std::size_t choice) 
   return need_of(bench_, *pipeline.costs, pipeline.critical, memory_choice, kept);
 }
 
-/// Least seconds of the whole model for a micro-batch with memory choices and a choice of offloading that may keep
-/// little enough; infinity: there is none.
+/// Lower bound in seconds of the whole model for a micro-batch, over the choices of offloading whose memory may fit.
+/// Infinity if there is none.
 double SubtreeSearch::promise(Pipeline& pipeline, const Memory& memory, const OpenStep* step, std::size_t i) {
   constexpr double kNone = std::numeric_limits<double>::infinity();
   const LayerCosts::Priced& priced = pipeline.costs->memory_choices[i];
   const MemoryChoice& memory_choice = *priced.choice;
   Pipeline::Needs& needs = pipeline.needs[i];
-  // Beyond the layers of a chunk the number is the same as the one below.
+  // The next smaller number already covers a whole chunk, so this choice changes nothing.
   if (memory_choice.fewer_layers >= pipeline.most_layers) return kNone;
   if (!needs.least) needs.least = need_of(bench_, *pipeline.costs, pipeline.critical, memory_choice, priced.least);
   if (too_much(pipeline, memory, step, *needs.least)) return kNone;
@@ -295,7 +297,7 @@ double SubtreeSearch::promise(Pipeline& pipeline, const Memory& memory, const Op
   return least;
 }
 
-/// Least seconds of the whole model for a micro-batch with memory choices and one choice of offloading, which is
+/// Lower bound in seconds of the whole model for a micro-batch with one choice of offloading. The choice must be
 /// priced.
 double SubtreeSearch::choice_seconds(LayerCosts& costs, std::size_t i, std::size_t choice) const {
   LayerCosts::Priced& priced = costs.memory_choices[i];
@@ -313,7 +315,7 @@ double SubtreeSearch::choice_seconds(LayerCosts& costs, std::size_t i, std::size
   return seconds = std::max(seconds, at_least(sum).to<double>());
 }
 
-/// The same whatever the memory choices, of steps that are not composed yet.
+/// promise() minimized over all memory choices, for steps that are not composed yet.
 double SubtreeSearch::least_promise(Pipeline& pipeline, const Memory& memory) {
   double least = std::numeric_limits<double>::infinity();
   for (std::size_t i = 0;
@@ -324,8 +326,8 @@ double SubtreeSearch::least_promise(Pipeline& pipeline, const Memory& memory) {
 
 // ---- From a step to candidates -------------------------------------------------------------------------------------
 
-/// The data-parallel collectives are known once a step is composed; memory choices only add work to it. False: it does
-/// not fit.
+/// Composes a step, which gives its data-parallel collectives. Memory choices only add work to it. False if it does not
+/// fit.
 bool SubtreeSearch::compose_step(const Pipeline& pipeline, OpenStep& step) {
   step.composed = true;
   TrainingOptions o = pipeline.state.options;
@@ -364,7 +366,7 @@ void SubtreeSearch::open_memory_choices(const Open& item) {
   const double limit = incumbents_.limit(layout);
   for (std::size_t i = 0; i < pipeline.costs->memory_choices.size(); ++i) {
     double bound = std::max(item.bound, per_stage_ * pipeline.costs->memory_choices[i].seconds + choice.end);
-    if (bound * kRounding >= limit) return;  // Those after it take longer.
+    if (bound * kRounding >= limit) return;  // The following choices take longer.
     bound = std::max(bound, per_stage_ * promise(pipeline, *open.memories[step.group->memory], &step, i) + choice.end);
     if (bound * kRounding >= limit) continue;
     const double schedule =
@@ -378,8 +380,8 @@ void SubtreeSearch::open_memory_choices(const Open& item) {
   }
 }
 
-/// Least seconds of the schedule by the work of the busiest rank, with memory choices and, if given, the copies of
-/// offloading.
+/// Lower bound of the schedule in seconds from the work of the busiest rank, with a memory choice and, if given, the
+/// copies of offloading.
 double SubtreeSearch::rank_bound(const Pipeline& pipeline, const StepGroup& group, std::size_t memory_choice,
                                  const Kept* offloaded) const {
   const LayerCosts::Priced& priced = pipeline.costs->memory_choices[memory_choice];
@@ -408,7 +410,7 @@ const ModelCosts& SubtreeSearch::costs_with(LayerCosts& costs, std::size_t memor
   return entry->second;
 }
 
-/// One choice of recomputation, with every choice of offloading beside it.
+/// Evaluates a choice of recomputation with each of its choices of offloading.
 void SubtreeSearch::look_at(const Open& item) {
   OpenPipeline& open = pipelines_[item.pipeline];
   Pipeline& pipeline = open.pipeline;
@@ -424,7 +426,7 @@ void SubtreeSearch::look_at(const Open& item) {
   state.options.step = choice.options;
   state.assignment.insert(state.assignment.end(), choice.assignment.begin(), choice.assignment.end());
 
-  // Whether a choice of offloading keeps little enough without copying for too long.
+  // Whether a choice of offloading keeps little enough and does not copy for too long.
   const auto promises = [&](std::size_t n) {
     memory_choice.apply(state.options, memory_choice.choices[n].offload);
     if (bench_.refused(bench_.order.late_rules(), state.options, 1.0)) return false;
@@ -452,7 +454,7 @@ void SubtreeSearch::look_at(const Open& item) {
     if (!memory_choice.partial && !offload.offload.empty() &&
         offload_bound(bench_, pipeline, item.memory_choice, priced.kept[n], on_device) * kRounding >=
             incumbents_.limit(layout)) {
-      spend(price::kComposition);  // The price of a choice of offloading, whether a bound cuts it or its composition.
+      spend(price::kComposition);  // A choice of offloading costs this whether a bound cuts it or it is composed.
       continue;
     }
     memory_choice.apply(state.options, offload.offload);
@@ -471,7 +473,7 @@ void SubtreeSearch::look_at(const Open& item) {
     ++bench_.statistics.fitting;
     fitted = true;
     if (offload.offload.empty()) step.fitting.push_back(&memory_choice);
-    // Offloading that hides entirely: no other takes less time.
+    // Its copies are hidden entirely, so no other choice takes less time.
     const auto same = [](const StageTime& a, const StageTime& b) {
       return a.forward == b.forward && a.backward == b.backward && a.merged_pair_saving == b.merged_pair_saving;
     };

@@ -14,20 +14,21 @@
 #include "planner/search/pipelines.h"
 #include "planner/search/step_choices.h"
 
-// What the search does below one choice of all that a layer's time depends on, memory choices left out.
+// Search below one node: everything is open that a layer's time without recomputation and offloading does not depend
+// on.
 namespace foldwise::planner {
 
 struct Explored {
   std::vector<Solution> found;
-  double left = std::numeric_limits<double>::infinity();  ///< Least seconds of what was not looked at.
+  double left = std::numeric_limits<double>::infinity();  ///< Least bound of what was not explored, in seconds.
   std::int64_t effort = 0;
 };
 
-/// Incumbents first: pipelines, their splits of layers, choices of the step, memory choices. A bound is made exact
-/// piece by piece.
+/// Branch and bound over pipelines, their splits of layers, choices of the step and memory choices, least bound first.
+/// A bound is made exact step by step.
 class SubtreeSearch {
  public:
-  /// `incumbents`: what is known; what is found is offered to them.
+  /// `incumbents`: known solutions. Solutions that are found are offered to them.
   SubtreeSearch(Workbench& bench, MemoryChoiceLists& memory_choice, StepChoices& steps, Incumbents& incumbents,
                 Budget budget)
       : bench_(bench),
@@ -36,36 +37,38 @@ class SubtreeSearch {
         incumbents_(incumbents),
         budget_(budget),
         most_(budget.most) {}
-  /// May be called again for another choice: the effort is for all of them. `most_pp`: of pipelines, those up to that.
+  /// May be called again for another node; the budget is for all calls. `most_pp`: only pipelines of at most this PP.
   void run(const State& layers, std::int64_t most_pp = std::numeric_limits<std::int64_t>::max());
   [[nodiscard]] Explored explored() &&;
 
  private:
   using BytesOfRanks = std::array<double, Need::kMostCritical>;
-  /// What choices of the step that need the same memory leave to a pipeline's activations.
+  /// Memory that choices of the step with the same needs leave to a pipeline's activations.
   struct Memory {
     bool fits = true;
     BytesOfRanks left{}, host_left{};  ///< [critical ranks] bytes.
-    double least_promise = 0.0;        ///< Of all memory choices.
+    double least_promise = 0.0;        ///< Lower bound over all memory choices.
   };
-  /// A group of choices of the step for a pipeline.
+  /// A group of choices of the step beside a pipeline.
   struct OpenGroup {
     const StepGroup* group = nullptr;
-    double least = 0.0;  ///< Seconds without recomputation and offloading and the step's end.
+    double least = 0.0;  ///< Lower bound in seconds, without recomputation, offloading and the step's end.
     [[nodiscard]] double least_step() const { return least + group->choices.front().end; }
   };
-  /// A choice of the step for a pipeline.
+  /// A choice of the step beside a pipeline.
   struct OpenStep {
     const StepGroup* group = nullptr;
     const StepChoice* choice = nullptr;
-    double least = 0.0;  ///< Seconds without recomputation and offloading.
+    double least = 0.0;  ///< Lower bound in seconds, without recomputation and offloading.
     bool composed = false, done = false;
-    BytesOfRanks optimizer_left{};  ///< [critical ranks] for what activations leave until the next step; once composed.
-    std::vector<const MemoryChoice*> fitting{};  ///< Without offloading: what recomputes more is slower.
+    BytesOfRanks optimizer_left{};  ///< [critical ranks] bytes for what activations keep until the next step; valid
+                                    ///< once composed.
+    std::vector<const MemoryChoice*>
+        fitting{};  ///< Memory choices that fit without offloading. A choice that recomputes more is slower.
   };
   struct OpenPipeline {
     Pipeline pipeline;
-    std::vector<OpenGroup> groups{};  ///< Those with the least bounds first.
+    std::vector<OpenGroup> groups{};  ///< Least bound first.
     std::vector<std::optional<Memory>> memories{};
     std::vector<OpenStep> steps{};
     int dived = 0;
@@ -83,10 +86,10 @@ class SubtreeSearch {
   struct Open {
     double bound = 0.0;
     What what = What::kPipeline;
-    std::uint32_t pipeline = 0;                 ///< Index into choices_, of kSplit into cuts_, then into pipelines_.
-    std::uint16_t step = 0, memory_choice = 0;  ///< Of kGroup the group.
-    int depth = 0;                              ///< Of a dive: the deepest first.
-    std::uint32_t order = 0;                    ///< Of equal bounds the earlier one first.
+    std::uint32_t pipeline = 0;  ///< Index into choices_; for kSplit into cuts_; for all others into pipelines_.
+    std::uint16_t step = 0, memory_choice = 0;  ///< For kGroup, `step` is the group.
+    int depth = 0;                              ///< In a dive the deepest item comes first.
+    std::uint32_t order = 0;                    ///< Among equal bounds the earlier item comes first.
     bool operator>(const Open& other) const {
       return std::tie(other.depth, bound, order) > std::tie(depth, other.bound, other.order);
     }
@@ -111,13 +114,15 @@ class SubtreeSearch {
   [[nodiscard]] double promise(Pipeline& pipeline, const Memory& memory, const OpenStep* step,
                                std::size_t memory_choice);
   [[nodiscard]] double least_promise(Pipeline& pipeline, const Memory& memory);
-  /// False: it does not fit at the 99th percentile of routing. Asked only of what is faster than what is known.
+  /// False if the candidate does not fit at the 99th percentile of routing. Called only for candidates faster than the
+  /// known ones.
   [[nodiscard]] bool offer(const State& state, const Split& split, const costmodel::Composition& composition);
   [[nodiscard]] double rank_bound(const Pipeline& pipeline, const StepGroup& group, std::size_t memory_choice,
                                   const Kept* offloaded) const;
   [[nodiscard]] costmodel::Composition composed(const costmodel::TrainingOptions& options, const Split& split,
                                                 const costmodel::ModelCosts& costs);
-  /// With memory choices at a position of LayerCosts::memory_choices. `options` have them, and a choice of offloading.
+  /// Costs with the memory choice at this position of LayerCosts::memory_choices. `options` have this choice and a
+  /// choice of offloading.
   [[nodiscard]] const costmodel::ModelCosts& costs_with(LayerCosts& costs, std::size_t memory_choice,
                                                         const costmodel::TrainingOptions& options);
   void spend(std::int64_t microseconds) { budget_.most -= microseconds; }
@@ -129,13 +134,13 @@ class SubtreeSearch {
   Budget budget_;
   std::int64_t most_;
   Explored explored_;
-  // Of one run:
-  double per_stage_ = 0.0;        ///< Micro-batches, as Workbench::micro_batches_per_stage.
-  std::deque<LayerCosts> costs_;  ///< One for each way to overlap the experts' exchange.
+  // State of one run():
+  double per_stage_ = 0.0;        ///< Micro-batches of a rank, as Workbench::micro_batches_per_stage.
+  std::deque<LayerCosts> costs_;  ///< One for each way to overlap the experts' token exchange.
   std::vector<Choice> choices_;
   std::vector<OpenSplit> cuts_;
   std::deque<OpenPipeline> pipelines_;
-  /// By costs, PP, VPP and a layout that is given.
+  /// By costs, PP, VPP, order of ranks and the given layout.
   std::map<std::tuple<const LayerCosts*, std::int64_t, std::int64_t, bool, std::string>, std::vector<Split>> splits_;
   std::priority_queue<Open, std::vector<Open>, std::greater<>> open_;
   std::uint32_t order_ = 0;

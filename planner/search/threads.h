@@ -10,14 +10,14 @@
 
 namespace foldwise::planner {
 
-/// Holds down the number of threads as long as it lives; 0 threads: all cores.
+/// Limits the number of threads as long as it lives. 0 threads: all cores.
 [[nodiscard]] inline std::optional<tbb::global_control> thread_limit(int threads) {
   return threads > 0 ? std::optional<tbb::global_control>(std::in_place, tbb::global_control::max_allowed_parallelism,
                                                           static_cast<std::size_t>(threads))
                      : std::nullopt;
 }
 
-/// A question that only the thread which made this asks, though all may want to know: whether to go on.
+/// Asks the caller whether to go on. Any thread may call it, but only the thread that made it calls the question.
 class GoesOn {
  public:
   explicit GoesOn(std::function<bool()> question) : question_(std::move(question)) {}

@@ -78,7 +78,7 @@ std::vector<std::int64_t> Workbench::with_numerics(std::vector<std::int64_t> siz
 double Workbench::micro_batches_per_stage(const TrainingOptions& o) const {
   const double most = static_cast<double>(o.pipeline.global_batch * o.layer.tp * o.layer.cp) /
                       static_cast<double>(o.layer.micro_batch * problem.num_gpus);
-  return std::max(1.0, most);  // At least one passes through all of the model.
+  return std::max(1.0, most);  // At least one passes through the whole model.
 }
 
 std::optional<StageLayout> Workbench::even_split(const TrainingOptions& o) const {
@@ -94,7 +94,8 @@ std::int32_t Workbench::layers_of(std::size_t kind, const StageContent& content,
 }
 
 const std::vector<PeakTable>& Workbench::peaks(const ScheduleShape& shape) {
-  const ScheduleShape shorter = without_repeats(shape, 0);  // Rank 0 fills most: enough for all.
+  const ScheduleShape shorter =
+      without_repeats(shape, 0);  // Rank 0 needs the most micro-batches, so its number suffices for all ranks.
   if (const auto known = peaks_->find(shorter); known != peaks_->end()) return known->second;
   std::vector<PeakTable> tables;
   for (std::int64_t rank = 0; rank < shape.pp; ++rank) tables.push_back(peak_table(shorter, rank));
@@ -102,7 +103,7 @@ const std::vector<PeakTable>& Workbench::peaks(const ScheduleShape& shape) {
 }
 
 Seconds Workbench::makespan(const PipelineTimes& times) {
-  // Taken apart whole, so that no member can be forgotten.
+  // Structured bindings name every member, so none can be forgotten.
   const auto& [shape, stages, overlap_p2p, reloads] = times;
   const auto& [pp, vpp, num_microbatches, group_size, merged_pairs, kind] = shape;
   std::vector<double> key = {

@@ -17,26 +17,26 @@
 #include "planner/search/incumbents.h"
 #include "planner/search/order.h"
 
-// What a thread of a search works with: the problem, and what it remembers of it.
+// What one thread of a search works with: the problem, and costs that it remembers.
 namespace foldwise::planner {
 
-/// A partial decision.
+/// A partial assignment with its options.
 struct State {
   costmodel::TrainingOptions options;
-  Assignment assignment;  ///< In the order of decision: of what is decided.
+  Assignment assignment;  ///< In the order of decision, up to what is decided.
 };
 
 struct HashOfShape {
   [[nodiscard]] std::size_t operator()(const costmodel::ScheduleShape& shape) const;
 };
-/// Peaks of the ranks of schedules: [pp].
+/// Memory peaks of the ranks of a schedule: [pp].
 using PeaksOfShapes =
     tbb::concurrent_unordered_map<costmodel::ScheduleShape, std::vector<costmodel::PeakTable>, HashOfShape>;
 
-/// What searches of one model on one system with one number of GPUs, and their threads, need not work out again.
+/// Costs that the threads of several searches share. The searches have the same model, system and number of GPUs.
 class SharedCosts {
  public:
-  /// Those that are filled now: new ones once they have become many.
+  /// The caches in use. A cache that has grown large is replaced by a new one.
   [[nodiscard]] std::shared_ptr<costmodel::BlockCache> pieces() { return now(pieces_, 131'072); }
   [[nodiscard]] std::shared_ptr<PeaksOfShapes> peaks() { return now(peaks_, 1'024); }
 
@@ -58,29 +58,29 @@ class SharedCosts {
          2 * shape.pp * shape.vpp * costmodel::without_repeats(shape, 0).num_microbatches / price::kTasks;
 }
 
-/// Not shared between threads.
+/// Belongs to one thread.
 class Workbench {
  public:
   Workbench(const PlanProblem& plan_problem, const DecisionOrder& decision_order, SharedCosts& costs);
 
   const PlanProblem& problem;
   const DecisionOrder& order;
-  costmodel::Hardware hardware;  ///< With the memory that a plan may use.
+  costmodel::Hardware hardware;  ///< hbm_capacity is the memory that a plan may use.
   costmodel::ModelKinds kinds;
   Statistics statistics;
-  bool counts = true;      ///< Whether to count what rules refuse.
-  std::int64_t spent = 0;  ///< Microseconds of a core, about, on whole candidates: time_of(), fits_at_p99().
+  bool counts = true;      ///< Whether to count the candidates that rules refuse.
+  std::int64_t spent = 0;  ///< Microseconds of a core, about, for whole candidates: time_of(), fits_at_p99().
 
   [[nodiscard]] costmodel::BlockCache& cache() { return *pieces_; }
   [[nodiscard]] costmodel::StepContext context(const costmodel::TrainingOptions& options) const {
     return {problem.model, options, hardware};
   }
-  /// The state of an assignment; nothing is recomputed or offloaded as far as they do not say so.
+  /// The state of an assignment. Nothing is recomputed or offloaded unless the assignment says so.
   [[nodiscard]] State state_of(const Assignment& assignment) const;
-  /// Decides one position more; false if that repeats another candidate.
+  /// Decides the next position; false if that repeats another candidate.
   bool decide_one(State& state, std::uint16_t index) const;
-  /// Visits every choice of the positions [from, to) that no rule refuses, until a visit that returns something returns
-  /// false; whether none did.
+  /// Visits every assignment of the positions [from, to) that no rule refuses. If `visit` returns a bool, false ends
+  /// the walk. Returns false if it was ended.
   template <typename Visit>
   bool decide(const State& state, std::size_t from, std::size_t to, const Visit& visit) {
     if (from == to) {
@@ -100,14 +100,14 @@ class Workbench {
     return true;
   }
   [[nodiscard]] bool breaks(std::size_t rule, const costmodel::TrainingOptions& options) const;
-  /// Whether one of the rules (indices into rules()) refuses the options; counts so many candidates under it.
+  /// Whether one of the rules (indices into rules()) refuses the options. If so, counts `candidates` as refused by it.
   [[nodiscard]] bool refused(const std::vector<std::size_t>& rules, const costmodel::TrainingOptions& options,
                              double candidates);
 
-  /// A key of what does not depend on the other decisions of attention than sizes and numerics.
+  /// A key for values that depend on sizes and numerics, but on no other decision about attention.
   [[nodiscard]] std::vector<std::int64_t> with_numerics(std::vector<std::int64_t> sizes, const State& state) const;
 
-  /// Micro-batches that each layer runs on a rank, as if every rank had its share of the layers.
+  /// Number of micro-batches that each layer runs on a rank if every rank has its share of the layers.
   [[nodiscard]] double micro_batches_per_stage(const costmodel::TrainingOptions& options) const;
   /// Decoder layers of a kind among the first `layers` of a stage.
   [[nodiscard]] std::int32_t layers_of(std::size_t kind, const costmodel::StageContent& content,
@@ -116,19 +116,21 @@ class Workbench {
   [[nodiscard]] std::optional<costmodel::StageLayout> even_split(const costmodel::TrainingOptions& options) const;
   /// [pp]
   [[nodiscard]] const std::vector<costmodel::PeakTable>& peaks(const costmodel::ScheduleShape& shape);
-  /// costmodel::simulate_makespan(). Many candidates have the same times, and differ in what ends the step.
+  /// costmodel::simulate_makespan(), remembered. Many candidates have equal times and differ only in the end of the
+  /// step.
   [[nodiscard]] Seconds makespan(const costmodel::PipelineTimes& times);
   /// Whether no rule refuses a whole candidate.
   [[nodiscard]] bool allowed(const costmodel::TrainingOptions& options) const;
-  /// Whether a candidate fits into `hardware`, with what the allocator must have besides.
+  /// Whether a candidate fits into `hardware`, including the allocator's reserve.
   [[nodiscard]] bool fits(const costmodel::TrainingOptions& options, const costmodel::Composition& composition);
-  /// Seconds of the step of a candidate with this split, if it fits into `hardware` and takes less than `limit`.
+  /// Seconds of the step of a candidate with this split. Nothing if it does not fit into `hardware` or takes `limit` or
+  /// more.
   [[nodiscard]] std::optional<Seconds> time_of(const costmodel::TrainingOptions& options,
                                                const costmodel::ModelCosts& costs, const costmodel::StageLayout& layout,
                                                Seconds limit);
   /// costmodel::imbalance() <= the device's memory, headroom included.
   [[nodiscard]] bool fits_at_p99(const costmodel::TrainingOptions& options, const costmodel::StageLayout& layout);
-  /// Drops what was remembered, if that has become much.
+  /// Clears the caches that have grown large.
   void forget();
 
  private:
@@ -138,7 +140,7 @@ class Workbench {
   Bases bases_;
   Problem rule_problem_;
   std::unordered_map<std::vector<double>, Seconds, boost::hash<std::vector<double>>> makespans_;
-  std::size_t of_makespans_ = 0;  ///< Numbers in their keys.
+  std::size_t of_makespans_ = 0;  ///< Total length of their keys.
 };
 
 }  // namespace foldwise::planner

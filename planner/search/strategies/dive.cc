@@ -11,7 +11,7 @@
 namespace foldwise::planner {
 namespace {
 
-/// For each size of tensor parallelism and of the micro-batch the choice of attention with the least bound.
+/// The choice of attention with the least bound for each size of TP and of the micro-batch.
 std::vector<Assignment> most_promising(SearchState& search) {
   std::map<std::pair<std::int64_t, std::int64_t>, Assignment> by_sizes;
   for (SearchState::OpenNodes open = search.open; !open.empty(); open.pop()) {
@@ -41,7 +41,7 @@ bool Dive::step(SearchState& search) {
     if ((round > 0 && search.effort() >= search.share(p.dive_share)) || !search.goes_on()) break;
     explore(round, p.dive);
   }
-  // Where hardly anything fits, what promises most does not.
+  // Where hardly anything fits, the choices with the least bounds do not.
   for (std::size_t round = 0; round < p.dive_rounds && !search.found(); ++round) {
     if (!search.may_improve() || !search.goes_on()) break;
     explore(round, {.most = p.neighbour_effort});

@@ -3,8 +3,8 @@
 
 namespace foldwise::planner {
 
-/// A first incumbent and first limits: below the most promising choice of attention of each size of tensor parallelism
-/// and of the micro-batch, the most promising choices of experts in turn, depth first.
+/// Finds a first incumbent and first limits. For each size of TP and of the micro-batch it takes the choice of
+/// attention with the least bound, and explores its choices of experts with the least bounds in turn, depth first.
 class Dive : public Strategy {
  public:
   bool step(SearchState& search) override;

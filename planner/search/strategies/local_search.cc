@@ -40,7 +40,7 @@ void LocalSearch::repair(SearchState& search, const Solution& start, std::int64_
                     any_faster(search, near.ones, start, end) || any_faster(search, near.twos, start, end));
 }
 
-/// False: all incumbents were centres.
+/// False if all incumbents were centres already.
 bool LocalSearch::move(SearchState& search, std::size_t from, std::int64_t end) {
   for (const Solution& centre : search.incumbents.first(from))
     if (centres_.insert({centre.assignment, centre.options.pipeline.layout}).second) {

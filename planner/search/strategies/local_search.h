@@ -11,26 +11,26 @@
 
 namespace foldwise::planner {
 
-/// Local search over whole candidates: moves to a faster neighbour of an incumbent, which differs in one field, or if
-/// none is faster in two. A neighbour costs little, because rules refuse most.
+/// Local search over whole candidates. It moves from an incumbent to a faster neighbour that differs in one field, or
+/// if there is none, in two. A neighbour costs little, because rules refuse most neighbours.
 class LocalSearch : public Strategy {
  public:
   void begin(const SearchState& search) override;
-  /// From the first of the fastest incumbents that was not a centre.
+  /// Searches around the fastest incumbent that was not yet a centre.
   bool step(SearchState& search) override;
-  /// From the fastest incumbent as long as one is faster, for so much effort.
+  /// Moves from the fastest incumbent to faster ones until none is faster or the effort is spent.
   void descend(SearchState& search, std::int64_t effort);
-  /// Finds a first incumbent: the start itself, which may break rules, or a neighbour of it.
+  /// Finds a first incumbent: the start, which may break rules, or a neighbour of it.
   static void repair(SearchState& search, const Solution& start, std::int64_t end);
 
  private:
   bool move(SearchState& search, std::size_t from, std::int64_t end);
-  /// Offers the first neighbours, a batch at a time, until some are faster than the centre. False: none is.
+  /// Offers neighbours, one batch at a time, until some are faster than the centre. False if none is.
   static bool any_faster(SearchState& search, const std::vector<Assignment>& neighbours, const Solution& centre,
                          std::int64_t end);
 
-  std::int64_t left_ = 0;                                 ///< Effort of the round that is left.
-  std::set<std::pair<Assignment, std::string>> centres_;  ///< With their splits.
+  std::int64_t left_ = 0;                                 ///< Effort left for this round.
+  std::set<std::pair<Assignment, std::string>> centres_;  ///< With their layout strings.
 };
 
 }  // namespace foldwise::planner

@@ -17,7 +17,7 @@ Assignment node_of(const SearchState& search, const Solution& incumbent) {
   return search.order.in_order(incumbent.assignment, search.order.end_of(Level::kExperts));
 }
 
-/// The incumbent's node and its neighbours that may take less than the incumbent: the least bounds first.
+/// The incumbent's node and those neighbours whose bounds are below the incumbent's time, least bound first.
 std::vector<Node> neighbours(SearchState& search, const Solution& incumbent) {
   const double limit = search.incumbents.fastest();
   std::vector<Assignment> near = {node_of(search, incumbent)};
@@ -74,8 +74,8 @@ bool NeighbourhoodSearch::explore(SearchState& search, Pass& pass) {
   return true;
 }
 
-/// Explores what is below the node and meanwhile dives below its neighbours, for as much effort: other threads would
-/// have nothing to do.
+/// Explores the node. Meanwhile the other threads, which would be idle, dive below its neighbours with as much effort
+/// in all.
 void NeighbourhoodSearch::explore_own(SearchState& search, const Solution& centre) {
   std::vector<Assignment> nodes = {node_of(search, centre)};
   const auto beside = static_cast<std::size_t>(own_.budget.most / dives_.budget.most);
@@ -92,7 +92,7 @@ void NeighbourhoodSearch::explore_own(SearchState& search, const Solution& centr
   search.offer(explored);
 }
 
-/// Explores the centres' own nodes for longest, side by side. False: it was done.
+/// Explores the centres' own nodes for longest, side by side. False if that was done before.
 bool NeighbourhoodSearch::explore_centres(SearchState& search) {
   std::vector<Node> nodes;
   while (const std::optional<Solution> centre = next_centre(search, longest_))

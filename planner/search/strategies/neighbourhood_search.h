@@ -13,24 +13,24 @@ namespace foldwise::planner {
 
 struct Node;
 
-/// Large neighbourhood search: what is below the nodes (choices of attention and experts) of incumbents and of their
-/// neighbours, with graphs, pipeline, step and memory choices open. It begins below the fastest incumbent's own node,
-/// and looks the further the less is found.
+/// Large neighbourhood search. It explores the nodes (choices of attention and experts) of incumbents and their
+/// neighbours, with graphs, pipeline, step and memory choice open. It starts at the fastest incumbent's own node, and
+/// searches more widely the less it finds.
 class NeighbourhoodSearch : public Strategy {
  public:
   void begin(const SearchState& search) override;
   bool step(SearchState& search) override;
 
  private:
-  /// From the incumbents of so many layouts, with so much effort for each neighbour.
+  /// Explores around the incumbents of `from` layouts, with `budget` for each neighbour.
   struct Pass {
     Budget budget;
     std::size_t from = 1;
     std::set<Assignment> centres{}, seen{};
   };
-  /// The first incumbent whose node has not been a centre.
+  /// The fastest incumbent whose node has not been a centre of this pass.
   static std::optional<Solution> next_centre(SearchState& search, Pass& pass);
-  /// Explores neighbours until one is faster. False: there was no centre left.
+  /// Explores neighbours until one is faster. False if no centre is left.
   static bool explore(SearchState& search, Pass& pass);
   void explore_own(SearchState& search, const Solution& centre);
   bool explore_centres(SearchState& search);

@@ -3,8 +3,8 @@
 
 namespace foldwise::planner {
 
-/// Refines the incumbents in what a search tries few of many: splits of layers, and parts of the optimizer on the host
-/// (candidates.h).
+/// Refines the incumbents where a search tries few of many values: splits of layers, and the optimizer's share on the
+/// host (candidates.h).
 class Polish : public Strategy {
  public:
   bool step(SearchState& search) override;

@@ -30,7 +30,7 @@ std::vector<Node> children_of(SearchState& search, const std::vector<Node>& node
   return all;
 }
 
-/// Number of choices of experts that may be faster than `known`.
+/// Number of choices of experts with bounds below `known`.
 std::int64_t doubtful(const std::vector<Node>& experts, double known) {
   return std::ranges::count_if(experts, [&](const Node& node) { return node.bound < known; });
 }
@@ -43,8 +43,8 @@ std::int64_t effort_of_visit(const SearchParameters& p, const Node& node) {
   return p.first_effort << std::min(node.visits, p.most_visits);
 }
 
-/// Gives the choices of attention with the least bounds the least bound of their choices of experts, which stay
-/// unlisted.
+/// Raises the bounds of the choices of attention with the least bounds: each gets the least bound of its choices of
+/// experts. These are not opened.
 void raise_bounds(SearchState& search, double limit) {
   const auto raises = [&](const Node& node) {
     return node.level == Level::kAttention && node.visits == 0 && node.bound < limit;
@@ -98,7 +98,7 @@ void Proof::explore(SearchState& search, double known, std::int64_t all) {
   const auto affordable = [&] {
     return open.top().level == Level::kAttention || effort_of_visit(p, open.top()) <= search.left();
   };
-  const auto improved = [&] {  // Its neighbourhood is searched first.
+  const auto improved = [&] {  // The neighbourhood of a better incumbent is searched first.
     return search.incumbents.fastest() < (1.0 - p.enough) * known && search.may_improve();
   };
   const auto hopeless = [&] {

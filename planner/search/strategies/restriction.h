@@ -4,12 +4,12 @@
 
 namespace foldwise::planner {
 
-/// The part of the problem that needs least memory: what only saves time has its plainest value where the user named
-/// none, and micro-batches and interleaving, which only add to what is in flight, their least. What is named may need
-/// some of it: a size of micro-batch groups needs interleaving.
+/// The part of the problem that needs least memory. Unless the user named a value, fields that only save time have
+/// their plainest value. Micro-batch size and interleaving, which only add activations in flight, are least. Named
+/// values may need some interleaving: a size of micro-batch groups does.
 [[nodiscard]] PlanProblem least_memory_part(const PlanProblem& problem);
 
-/// Where hardly anything fits: a first incumbent of that part, by a search of it that ends as soon as it has one.
+/// Finds a first incumbent in that part if hardly anything fits. Its search ends with its first solution.
 class Restriction : public Strategy {
  public:
   bool step(SearchState& search) override;

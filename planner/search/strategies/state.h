@@ -22,10 +22,11 @@ namespace foldwise::planner {
 struct Node {
   double bound = 0.0;
   Assignment assignment;
-  Level level = Level::kAttention;  ///< Decided so far: that or kExperts.
-  /// Visits that did not exhaust it. Of a choice of attention: 1 once its bound is the least of its choices of experts.
+  Level level = Level::kAttention;  ///< Last level decided: kAttention or kExperts.
+  /// Number of visits that did not exhaust this node. A choice of attention has 1 once its bound was raised to the
+  /// least bound of its choices of experts.
   int visits = 0;
-  /// The least bound first, and of equal bounds the later assignment.
+  /// Least bound first; among equal bounds the later assignment.
   std::partial_ordering operator<=>(const Node& other) const {
     return std::tie(bound, other.assignment) <=> std::tie(other.bound, assignment);
   }
@@ -33,10 +34,10 @@ struct Node {
 
 class SearchState {
  public:
-  /// Nodes that are open: the one with the least bound first.
+  /// Open nodes, least bound first.
   using OpenNodes = std::priority_queue<Node, std::vector<Node>, std::greater<>>;
 
-  /// `top`: layouts of which incumbents are kept. `progress`: as plan() takes it; may be null.
+  /// `top`: number of layouts whose incumbents are kept. `progress`: as in plan(); may be null.
   SearchState(const PlanProblem& plan_problem, SharedCosts& shared_costs, std::int64_t top,
               const std::function<bool(const Progress&)>* progress = nullptr);
 
@@ -46,38 +47,39 @@ class SearchState {
   const DecisionOrder order;
   Incumbents incumbents;
   OpenNodes open;
-  std::int64_t nodes = 0;  ///< Bounded.
+  std::int64_t nodes = 0;  ///< Nodes that were bounded.
   std::int64_t moves = 0;  ///< Nodes explored and candidates tried.
 
-  /// Microseconds of a core, about: spent, and left.
+  /// Effort spent, effort left, and one part of the whole, in microseconds of a core, about.
   [[nodiscard]] std::int64_t effort() const { return effort_; }
   [[nodiscard]] std::int64_t left() const { return problem.effort - effort_; }
   [[nodiscard]] std::int64_t share(std::int64_t parts) const { return problem.effort / parts; }
   void spend(std::int64_t microseconds) { effort_ += microseconds; }
-  /// True until the effort for local search and neighbourhood search is spent.
+  /// True until the effort of local search and neighbourhood search is spent.
   [[nodiscard]] bool may_improve() const {
     return static_cast<double>(effort_) < parameters.until * static_cast<double>(problem.effort);
   }
-  /// Reports progress; whether its caller wants to go on.
+  /// Reports progress; returns whether its caller wants to go on.
   bool goes_on();
   [[nodiscard]] bool stopped() const { return stopped_; }
   /// True if there is an incumbent.
   [[nodiscard]] bool found() const;
-  /// No candidate takes fewer seconds.
+  /// Least seconds that a candidate may take.
   [[nodiscard]] double least() const;
   [[nodiscard]] bool proven() const;
 
-  /// Opens every choice of the first level.
+  /// Opens every assignment of the first level.
   void open_roots();
-  /// The calling thread's own. `counts`: what rules refuse, and nothing else does so again.
+  /// The calling thread's evaluator. `counts`: count the candidates that rules refuse; only one caller may do so for
+  /// each candidate.
   Evaluator& worker(bool counts = false);
-  /// The `most` choices of experts with the least bounds, below `limit` seconds, of each choice of attention.
+  /// For each choice of attention the `most` choices of experts with the least bounds, if below `limit` seconds.
   std::vector<std::vector<Node>> children(const std::vector<Assignment>& attentions, double limit, std::size_t most,
                                           bool counts);
-  /// Explores what is below nodes, in batches, so that what the first find is a limit for the others. Without any
-  /// effort left it only looks for a first incumbent.
+  /// Explores nodes in batches; what a batch finds limits the next one. If no effort is left, it only looks for a first
+  /// incumbent.
   void explore(std::vector<Node> list, Budget budget);
-  /// Makes candidates faster by what their assignments do not say (candidates.h).
+  /// Makes candidates faster in what their assignments do not say (candidates.h).
   void refine(const std::vector<Solution>& candidates);
   void offer(const std::vector<Explored>& explored);
 
