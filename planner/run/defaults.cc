@@ -30,7 +30,7 @@ using nlohmann::json;
 
 const std::vector<std::string> facts = {"model.moe", "model.hybrid", "system.recipe_graphs"};
 
-/// Values that a case asks for: one, or any of a list.
+/// The values of a case's condition: one, or any of a list.
 std::vector<json> alternatives(const json& value) {
   return value.is_array() ? value.get<std::vector<json>>() : std::vector<json>{value};
 }
@@ -159,7 +159,8 @@ std::vector<Assumed> fill_silent(const Defaults& defaults, const costmodel::Mode
   std::vector<Assumed> assumed;
   for (const Field& f : fields()) {
     if (!f.value.set || stated.contains(f.key) || !f.applies_to(options)) continue;
-    const bool as_another = f.megatron.is_string() && f.value.type == FieldType::kInteger;  // "tp", of etp.
+    const bool as_another =
+        f.megatron.is_string() && f.value.type == FieldType::kInteger;  // The default is another field: "tp" for etp.
     json value = as_another ? field(f.megatron.get<std::string>()).value.get(options) : f.megatron;
     std::string from = "Megatron's default";
     for (const DefaultIn& in : f.megatron_in)
@@ -177,7 +178,7 @@ std::vector<Assumed> fill_silent(const Defaults& defaults, const costmodel::Mode
       return true;
     };
     static_cast<void>(std::find_if(sets.begin(), sets.end(), [&](const Defaults* set) { return take(*set); }));
-    if (value.is_null() && !mistake_in(f, value).empty()) continue;  // Follows from other fields.
+    if (value.is_null() && !mistake_in(f, value).empty()) continue;  // It follows from other fields.
     if (release != nullptr && !f.has_value_in(*release, value)) {
       value = f.instead_of(value);
       from = "Megatron-Core " + release->name;
@@ -194,7 +195,7 @@ TrainingOptions options_of(const Defaults& defaults, const costmodel::ModelSpec&
                            const Release* release) {
   TrainingOptions options;
   std::set<std::string, std::less<>> keys;
-  for (const Field& f : fields())  // In the order of the table: some values change what an earlier one set.
+  for (const Field& f : fields())  // In the table's order, because some setters change fields before them.
     if (const auto it = stated.find(f.key); it != stated.end()) {
       f.value.set(options, it->second);
       keys.insert(f.key);

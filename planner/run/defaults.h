@@ -12,17 +12,17 @@
 #include "costmodel/parallel/options.h"
 #include "planner/run/release.h"
 
-// Named sets of defaults (planner/run/defaults/*.json): what a program or its recipes take for an option that a run
-// file leaves out. A value may depend on the model, on what recipes do on the GPU and on options before it in the table
-// of fields.
+// Named sets of defaults (planner/run/defaults/*.json): the values that a program or its recipes use for options that a
+// run file leaves out. A value may depend on the model, on what recipes do on the GPU, and on options that come earlier
+// in the table of fields.
 namespace foldwise::planner {
 
-/// The set of a run file that names none.
+/// The set that is used if a run file names none.
 inline constexpr std::string_view kDefaults = "megatron-lm-0.16";
 
 struct DefaultValue {
   nlohmann::json value;
-  /// (key, values): all must hold. Keys are fields, or model.moe, model.hybrid, system.recipe_graphs.
+  /// (key, values): all conditions must hold. A key is a field, model.moe, model.hybrid or system.recipe_graphs.
   std::vector<std::pair<std::string, std::vector<nlohmann::json>>> when;
   std::string source;
 };
@@ -30,8 +30,9 @@ struct DefaultValue {
 struct Defaults {
   std::string name, title;
   bool megatron = true;  ///< False: another program, whose code differs from what we predict.
-  std::string extends;   ///< Set whose values stand where this one has none; empty: Megatron's own defaults.
-  std::vector<std::pair<std::string, std::vector<DefaultValue>>> values;  ///< By field; the first that holds counts.
+  std::string extends;   ///< Name of a set that fills the gaps of this one; empty: Megatron's own defaults.
+  std::vector<std::pair<std::string, std::vector<DefaultValue>>>
+      values;  ///< By field. The first value whose conditions hold is used.
 
   [[nodiscard]] const std::vector<DefaultValue>* find(std::string_view key) const;
 };
@@ -39,25 +40,25 @@ struct Defaults {
 [[nodiscard]] std::vector<std::string> built_in_defaults();  ///< Sorted.
 /// The built-in set of `family` with the highest version: "megatron-bridge" gives "megatron-bridge-26.04".
 [[nodiscard]] std::string newest_defaults(std::string_view family);
-/// A built-in set, or the file of a path that ends in .json. Throws config::ConfigError, whose location for a name that
-/// is none has the file "defaults". The result lives as long as the program.
+/// A built-in set, or a file if the name is a path that ends in .json. Throws config::ConfigError; for an unknown name
+/// its location has the file "defaults". The result lives as long as the program.
 [[nodiscard]] const Defaults& load_defaults(const std::string& name);
 
-/// A value that was taken for a silent field.
+/// A default that was used for a field that the run file leaves out.
 struct Assumed {
   std::string key;
   nlohmann::json value;
   std::string from;  ///< Name of the set, or "Megatron's default".
 };
 
-/// Gives every field that `stated` lacks its value of the set, or Megatron's own. Sizes that follow from others
-/// (global_batch, dp, the split) are left alone. A value that the release has not gives way to what it has instead
-/// (Field::limited). Returns what was taken and matters to the run.
+/// Sets every field that `stated` lacks to the value of the set, or to Megatron's own default. Sizes that follow from
+/// others (global_batch, dp, the split) stay. A value that the release does not have is replaced by the one of
+/// Field::limited. Returns the values that were used and matter to the run.
 std::vector<Assumed> fill_silent(const Defaults& defaults, const costmodel::ModelSpec& model,
                                  const costmodel::Hardware& hardware, const std::set<std::string, std::less<>>& stated,
                                  costmodel::TrainingOptions& options, const Release* release = nullptr);
 
-/// Options whose fields have the values of `stated` (key, value), and else those of the set.
+/// Options with the values of `stated` (key, value). All other fields have the values of the set.
 [[nodiscard]] costmodel::TrainingOptions options_of(const Defaults& defaults, const costmodel::ModelSpec& model,
                                                     const costmodel::Hardware& hardware,
                                                     const std::map<std::string, nlohmann::json>& stated,

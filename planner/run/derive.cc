@@ -19,7 +19,7 @@ constexpr std::string_view kFirstLayers = "decoder_first_pipeline_num_layers",
                            kAccountForEmbedding = "account_for_embedding_in_pipeline_split",
                            kAccountForLoss = "account_for_loss_in_pipeline_split";
 
-/// The value of an option, as messages print it.
+/// An option's value as text for messages.
 std::string text(const Reading& reading, std::string_view key) {
   return value_text(field(key).value.get(reading.run.options));
 }
@@ -53,7 +53,8 @@ void derive_batch(Reading& r) {
   TrainingOptions& o = r.run.options;
   if (!r.states("seq_len")) r.refuse("seq_len", "expected a whole number, found nothing");
   if (r.states("global_batch")) return;
-  // Megatron's default is a step of one micro-batch. Nobody measures that, and seconds per step depend on it.
+  // Megatron's default is a step of one micro-batch. Nobody measures such a step, and the step time depends on the
+  // batch.
   o.pipeline.global_batch = o.layer.micro_batch * o.step.dp;
   if (r.states("measured"))
     r.refuse("global_batch", "expected a whole number, found nothing: a measured run needs it");
@@ -62,7 +63,7 @@ void derive_batch(Reading& r) {
              "not in the file; Megatron's default: micro_batch x dp");
 }
 
-/// Multi-token prediction is part of the model, but runs differ in it.
+/// Multi-token prediction is part of the model, but runs of one model differ in it.
 void derive_mtp(Reading& r) {
   costmodel::ModelSpec& model = r.run.model;
   const std::string& layout = r.run.options.pipeline.layout;
@@ -96,7 +97,7 @@ void check_experts(Reading& r) {
   if (o.layer.pad_to_capacity && !o.layer.capacity_factor) r.refuse("pad_to_capacity", "true needs a capacity_factor");
 }
 
-/// Megatron's other ways to name a split, as the layout that they come to.
+/// Converts Megatron's other ways to name a split into a layout.
 void derive_split(Reading& r) {
   costmodel::PipelineOptions& pipeline = r.run.options.pipeline;
   const bool first = r.first_layers.has_value(), last = r.last_layers.has_value();
@@ -121,14 +122,14 @@ void derive_split(Reading& r) {
     pipeline.layout = costmodel::to_layout_string(costmodel::even_stages(layers, mtp, pp, vpp, embedding, loss));
     return;
   }
-  // Without one of the two, its rank is one of those between.
+  // If one of the two is missing, its rank counts as one between them.
   const std::int64_t between = pp - (first ? 1 : 0) - (last ? 1 : 0);
   const std::int64_t rest = layers - r.first_layers.value_or(0) - r.last_layers.value_or(0);
   if (pp == 1) return r.refuse(named, "needs pp > 1");
   for (const auto& [key, count] : {std::pair{kFirstLayers, r.first_layers}, std::pair{kLastLayers, r.last_layers}})
     if (count && *count % vpp != 0)
       return r.refuse(key, fmt::format("{} layers cannot be divided by vpp = {}", *count, vpp));
-  // Megatron asks for layers between where there are ranks between.
+  // Megatron requires layers in between if there are ranks in between.
   if (rest < 0 || (rest == 0) != (between == 0) || (between > 0 && rest % (between * vpp) != 0))
     return r.refuse(named, fmt::format("leaves {} of {} layers, which cannot be divided by {} ranks x vpp = {}", rest,
                                        layers, between, vpp));
@@ -137,7 +138,7 @@ void derive_split(Reading& r) {
       layers, mtp, pp, vpp, r.first_layers.value_or(share), r.last_layers.value_or(share)));
 }
 
-/// A layout says how many stages there are, and so VPP.
+/// A layout determines the number of stages, and so VPP.
 void derive_stages(Reading& r) {
   costmodel::PipelineOptions& pipeline = r.run.options.pipeline;
   if (pipeline.layout.empty() || !r.have_model) return;
@@ -238,7 +239,7 @@ void derive_sizes(Reading& r) {
   if (readable && !has_dp && r.run.num_gpus % model_parallel != 0)
     r.refuse("num_gpus", fmt::format("{} GPUs cannot be divided by tp x cp x pp = {} x {} x {} = {}", r.run.num_gpus,
                                      o.layer.tp, o.layer.cp, o.pipeline.pp, model_parallel));
-  // Follows from the other sizes, so it is no assumption and needs no line.
+  // dp follows from the other sizes, so it is not reported as an assumption.
   if (!has_dp) o.step.dp = std::max<std::int64_t>(1, r.run.num_gpus / model_parallel);
   check_placement(r);
 
@@ -266,7 +267,7 @@ void derive_rest(Reading& r) {
   check_optimizer(r);
   const TrainingOptions before = r.run.options;
   settle(r.run.options);
-  for (const Field& f : fields())  // A stated value that does nothing here is no silent matter.
+  for (const Field& f : fields())  // Report a stated value that has no effect here.
     if (f.value.set && r.states(f.key) && f.value.get(before) != f.value.get(r.run.options))
       r.assume(f.key, value_text(f.value.get(r.run.options)), fmt::format("the file's value needs that {}", f.when));
 }

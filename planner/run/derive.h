@@ -9,15 +9,16 @@
 
 #include "planner/run/run_file.h"
 
-// What the fields of a run make of each other: sizes that follow from sizes, splits as layouts, the depth of
-// multi-token prediction, contradictions. The reader calls these in order; tests see them through read_run().
+// Values of a run that follow from its fields: sizes from other sizes, splits as layouts, the depth of multi-token
+// prediction. Contradictions are reported. The reader calls these functions in order; tests reach them through
+// read_run().
 namespace foldwise::planner {
 
 /// A run file's values between reading and use.
 struct Reading {
   Run& run;
-  std::set<std::string, std::less<>> stated{};   ///< Keys that the file gives, those with a mistake too.
-  std::set<std::string, std::less<>> misread{};  ///< Keys whose value was reported: no reason for a second report.
+  std::set<std::string, std::less<>> stated{};   ///< Keys that the file gives, including those with mistakes.
+  std::set<std::string, std::less<>> misread{};  ///< Keys whose value was reported. They are not reported again.
   bool have_model = false, have_system = false;
 
   // Keys that fill no member of TrainingOptions.
@@ -25,25 +26,27 @@ struct Reading {
   std::optional<bool> mtp_is_on{}, mtp_use_repeated_layer{}, token_drop{}, offload_weights{};
   std::optional<std::int64_t> first_layers{}, last_layers{};
   bool account_for_embedding = false, account_for_loss = false;
-  bool vpp_follows = false;  ///< From pipeline_layout.
+  bool vpp_follows = false;  ///< VPP follows from pipeline_layout.
   std::optional<std::vector<std::int64_t>> hierarchical_sizes{};
 
-  /// A mistake of content at `key`.
+  /// Reports a mistake of content at `key`.
   std::function<void(std::string_view key, std::string message)> refuse{};
 
   [[nodiscard]] bool states(std::string_view key) const { return stated.contains(key); }
-  /// Notes what was taken for a field, and why.
+  /// Records the value that a field was given, and why.
   void assume(std::string_view key, std::string_view value, std::string_view why);
 };
 
-/// Gives the model so many depths of multi-token prediction; one that has no layers for them takes its last one.
+/// Gives the model `depth` depths of multi-token prediction. If the model has no layers for them, its last layer is
+/// used.
 void set_mtp_depth(costmodel::ModelSpec& model, std::int64_t depth);
-/// Whether Megatron refuses the model's MTP layers: beside hyper-connections.
+/// Whether Megatron refuses the model's MTP layers. It does beside hyper-connections.
 [[nodiscard]] bool excludes_mtp(const costmodel::ModelSpec& model);
 
-/// Before silent fields are filled: the data-parallel size, what token_drop is short for.
+/// Call before default values are filled in. Sets the data-parallel size and the options that token_drop stands for.
 void derive_sizes(Reading& reading);
-/// After it: batch, MTP, split, and every contradiction. Leaves fields that do not apply at their defaults.
+/// Call after default values are filled in. Derives batch, MTP and split, and reports every contradiction. Fields that
+/// do not apply get their defaults.
 void derive_rest(Reading& reading);
 
 }  // namespace foldwise::planner

@@ -24,10 +24,10 @@ namespace {
 
 using namespace costmodel;  // NOLINT(google-build-using-namespace): a table of its options.
 
-// Bounds that only a typing mistake exceeds; small enough that products of three sizes fit 64 bits.
+// Bounds that only typing mistakes exceed. Products of three sizes fit 64 bits.
 constexpr double kMostGpus = 1'000'000, kMostSequences = 16'777'216, kLongestSequence = 16'777'216, kMostRanks = 65'536;
 
-// The member at a path, of const and of other options.
+// A function that returns the member at a path, for const and mutable options.
 #define FW_AT(path) \
   [](auto& o) -> auto& { return o.path; }  // NOLINT(bugprone-macro-parentheses): a member's name.
 #define FW_WHEN(condition) [](const TrainingOptions& o) -> bool { return condition; }
@@ -110,7 +110,7 @@ Enum value_in(const Names<Enum>& names, const std::string& name) {
   throw std::logic_error("no such name: " + name);
 }
 
-/// One of `names`, which lives as long as the program. `Get` and `Set` where the member is not of the names' type.
+/// One of `names`, which lives as long as the program. `Get` and `Set` convert if the member has another type.
 template <typename Enum, typename Get, typename Set>
 FieldValue name(const Names<Enum>& names, Get get, Set set) {
   FieldValue value{.type = FieldType::kName,
@@ -127,7 +127,7 @@ FieldValue name(const Names<Enum>& names, Member member) {
       [member](TrainingOptions& o, Enum v) { member(o) = v; });
 }
 
-/// A list of `names`; `kept` are bits that are no names' and stay.
+/// A list of `names`. Bits of `kept` have no name, and setting a list keeps them.
 template <typename Enum, typename Member>
 FieldValue name_list(const Names<Enum>& names, Member member, BitSet<Enum> kept = {}) {
   FieldValue value{.type = FieldType::kNames,
@@ -142,12 +142,12 @@ FieldValue name_list(const Names<Enum>& names, Member member, BitSet<Enum> kept 
   return value;
 }
 
-/// A key that fills no member of its own: the reader's own code says what it comes to.
+/// A key that fills no member. The reader's code interprets it.
 FieldValue key_of(FieldType type, double low = 0.0, double high = 0.0) {
   return {.type = type, .low = low, .high = high, .get = {}, .set = {}};
 }
 
-/// A text that must match, which fills no member.
+/// A text that must match a pattern and fills no member.
 FieldValue text_like(std::string pattern, std::string form) {
   FieldValue value = key_of(FieldType::kText);
   value.pattern = std::move(pattern);
@@ -155,8 +155,7 @@ FieldValue text_like(std::string pattern, std::string form) {
   return value;
 }
 
-// ---- Spellings of facts that are no enumeration of the cost model
-// -----------------------------------------------------
+// ---- Names of values that are no enumeration of the cost model ------------------------------------------------------
 
 enum class Task : std::uint8_t { kPretrain, kSft, kLora };
 const Names<Task> task_names = {{"pretrain", Task::kPretrain}, {"sft", Task::kSft}, {"lora", Task::kLora}};
@@ -186,14 +185,14 @@ const Names<CrossEntropy> loss_names = {{"unfused", CrossEntropy::kUnfused},
                                         {"torch.compile (native fusion)", CrossEntropy::kNative},
                                         {"torch, fp32 logits", CrossEntropy::kTorch}};
 
-/// Fine-tuning of all weights is pretraining to the cost model; Run::task keeps the word.
+/// For the cost model, fine-tuning of all weights is pretraining. Run::task keeps the word.
 FieldValue task() {
   return name(
       task_names, [](const TrainingOptions& o) { return o.layer.lora ? Task::kLora : Task::kPretrain; },
       [](TrainingOptions& o, Task v) { o.layer.lora = v == Task::kLora; });
 }
 
-/// Low-precision parameters are FP4 in NVFP4 runs, FP8 in all others: two flags, one member.
+/// Two flags set one member: low-precision parameters are FP4 in NVFP4 runs and FP8 in all others.
 FieldValue param_gather(bool fp4) {
   return {
       .type = FieldType::kBoolean,
@@ -214,7 +213,7 @@ FieldValue hierarchical_sizes() {
     const std::int64_t first = o.layer.cp_a2a_size;
     return first > 0 ? json{first, o.layer.cp / first} : json(nullptr);
   };
-  // The second follows from cp; that it does is checked where it is read (derive.cc).
+  // The second size follows from cp; derive.cc checks it.
   value.set = [](TrainingOptions& o, const json& v) {
     o.layer.cp_a2a_size = v.empty() ? 0 : v.front().get<std::int64_t>();
   };
@@ -232,7 +231,7 @@ FieldValue offload_type() {
           .set =
               [](TrainingOptions& o, const json& v) {
                 if (v == "layer-cpu-offload") o.layer.offload_modules = o.layer.offload_modules | OffloadModule::kLayer;
-                if (v.is_null()) {  // None of what the two kinds are told by.
+                if (v.is_null()) {  // Clears the members that tell the two kinds apart.
                   o.layer.offload_modules = {};
                   o.pipeline.cpu_offloading_num_layers = 0;
                 }
@@ -246,7 +245,7 @@ FieldValue optimizer_offload() {
       .set = [](TrainingOptions& o, const json& v) { o.step.offload.optimizer_fraction = v.get<bool>() ? 1.0 : 0.0; }};
 }
 
-/// Older releases spell the whole iteration and the whole layer as scopes.
+/// Older releases spell whole-iteration and whole-layer graphs as scopes.
 FieldValue graph_scope() {
   FieldValue value = name_list(graph_module_names(), FW_AT(layer.cuda_graph.modules));
   value.also = {"full", "full_iteration"};
@@ -287,7 +286,7 @@ std::vector<json> counts(std::int64_t from, std::int64_t to, std::int64_t step =
   return list;
 }
 
-/// Numbers of layers, up to 32 of them: of a larger model every second, fourth, ... number.
+/// Up to 32 numbers of layers. For a larger model only every second, fourth, ... number.
 std::vector<json> layer_counts(std::int64_t most) {
   constexpr std::int64_t kMost = 32;
   std::int64_t step = 1;
@@ -322,7 +321,7 @@ bool has_latent_attention(const ModelSpec& model) {
   return model.find<MlaSpec>() != nullptr || model.find<CompressedSpec>() != nullptr;
 }
 
-/// Subsets that free different tensors: moe holds what moe_act and shared_experts do.
+/// Subsets that free different tensors: moe includes what moe_act and shared_experts free.
 std::vector<json> recompute_subsets(const PlanFacts& f) {
   std::vector<std::string> names = {"core_attn", "layernorm"};
   if (has_latent_attention(f.model)) names.emplace_back("mla_up_proj");
@@ -331,7 +330,7 @@ std::vector<json> recompute_subsets(const PlanFacts& f) {
   if (f.model.moe.shared_ffn_hidden_size > 0) names.emplace_back("shared_experts");
   std::vector<json> list =
       subsets(names, [](const auto& has) { return !has("moe") || (!has("moe_act") && !has("shared_experts")); });
-  list.erase(list.begin());  // None of them is no recomputation.
+  list.erase(list.begin());  // The empty subset recomputes nothing.
   return list;
 }
 
@@ -345,7 +344,7 @@ std::vector<json> offload_subsets(const PlanFacts& f) {
   });
 }
 
-/// What Transformer Engine's or Megatron's graphs may hold of a layer whose experts get as many tokens as they get.
+/// What Transformer Engine's or Megatron's per-layer graphs can capture if the number of tokens of an expert varies.
 std::vector<json> graph_subsets(const PlanFacts& f) {
   std::vector<std::string> names;
   const auto has_attention = [](const Mixer& mixer) { return !std::holds_alternative<MambaSpec>(mixer); };
@@ -368,7 +367,7 @@ std::vector<json> dispatchers(const PlanFacts& f) {
   return list;
 }
 
-/// Unfused ones only where the release cannot fuse them beside every dispatcher (moe.allgather_permute).
+/// "unfused" only where the release cannot fuse permutation beside every dispatcher (moe.allgather_permute).
 std::vector<json> permutes(const PlanFacts& f) {
   std::vector<json> list = {"fused"};
   if (f.release != nullptr && in_releases("", "0.16.1").has(*f.release)) list.emplace_back("unfused");
@@ -383,22 +382,21 @@ std::vector<json> experts_kernels(const PlanFacts& f) {
   return list;
 }
 
-/// --moe-expert-rank-capacity-factor of Megatron-Bridge's recipes that capture the whole iteration
+/// --moe-expert-rank-capacity-factor in the recipes of Megatron-Bridge that capture the whole iteration
 /// (src/megatron/bridge/perf_recipes/deepseek/common.py:63, qwen/common.py:45, gpt_oss/common.py:30 of August 2026).
 constexpr double kRankCapacity = 1.5;
 
-/// Experts of one fused kernel in a graph of the whole iteration, which needs their shapes fixed.
+/// Experts in one fused kernel, captured in a graph of the whole iteration, need fixed shapes.
 bool captures_fused_experts(const TrainingOptions& o) {
   return o.layer.cuda_graph.impl == GraphImpl::kFullIteration && o.layer.software.experts == Experts::kFused &&
          o.layer.dispatcher == Dispatcher::kHybridEp;
 }
 
-// Beyond these nothing is gained that smaller ones do not give; a user may name any other.
+// Larger values gain nothing over smaller ones. A user may name any value.
 constexpr std::int64_t kMostSequencesTried = 64, kMostTensorParallelTried = 32, kMostContextParallelTried = 64,
                        kMostStagesTried = 64, kMostChunksTried = 32;
 
-// ---- The table
-// -------------------------------------------------------------------------------------------------------
+// ---- The table -----------------------------------------------------------------------------------------------------
 
 std::vector<Field> make_fields() {
   const json none = nullptr;
@@ -1411,7 +1409,7 @@ std::string mistake_in(const Field& field, const json& value) {
 }
 
 json typed_value(const Field& field, std::string_view text) {
-  if (text == "null") text = "none";  // As run files have it.
+  if (text == "null") text = "none";  // Run files spell it "none".
   const auto whole = [&](std::string_view digits) -> json {
     auto number = config::number_in<std::int64_t>(digits);
     if (!number) number = count_in(digits, field.key == "seq_len" ? 1024 : 1000);

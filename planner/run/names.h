@@ -7,21 +7,21 @@
 #include "costmodel/hardware/hardware.h"
 #include "costmodel/parallel/options.h"
 
-// How run files, messages and tables spell the choices of a run. One table per enumeration; the first spelling of a
-// value is the one that is written, later ones are only read.
+// Spellings of a run's choices in run files, messages and tables. There is one table per enumeration. The first
+// spelling of a value is written; later ones are only read.
 namespace foldwise::planner {
 
 template <typename Enum>
 using Names = std::vector<std::pair<std::string, Enum>>;
 
-/// How `value` is written. Throws std::logic_error: a value without a name, a bug of ours.
+/// The spelling of `value`. Throws std::logic_error if it has none, which is our bug.
 template <typename Enum>
 [[nodiscard]] std::string name_in(const Names<Enum>& names, Enum value) {
   for (const auto& [name, known] : names)
     if (known == value) return name;
   throw std::logic_error("a value without a name");
 }
-/// How each of `values` is written, in the order of the names.
+/// The spellings of `values`, in the order of the table.
 template <typename Enum>
 [[nodiscard]] std::vector<std::string> names_in(const Names<Enum>& names, costmodel::BitSet<Enum> values) {
   std::vector<std::string> list;
@@ -61,7 +61,7 @@ template <typename Enum>
 [[nodiscard]] std::vector<std::string> names_of(costmodel::BitSet<costmodel::GraphModule> modules);
 [[nodiscard]] std::vector<std::string> names_of(costmodel::BitSet<costmodel::LoraModule> modules);
 
-/// "none", "full (uniform, 1)", "moe_act mla_up_proj": what is recomputed, in a table cell.
+/// What is recomputed, for a table cell: "none", "full (uniform, 1)", "moe_act mla_up_proj".
 [[nodiscard]] std::string text_of(const costmodel::Recompute& recompute);
 
 }  // namespace foldwise::planner

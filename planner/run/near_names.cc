@@ -20,7 +20,7 @@
 namespace foldwise::planner {
 namespace {
 
-/// `word` where there is none.
+/// The only candidate; `word` if there is none.
 std::string only(const std::string& word, const std::vector<std::string>& candidates) {
   if (candidates.size() > 1)
     throw config::ConfigError(
@@ -32,7 +32,7 @@ bool contains(const std::vector<std::string>& list, const std::string& name) {
   return std::find(list.begin(), list.end(), name) != list.end();
 }
 
-/// The words of a flag or key that tell it from others: "tensor", "parallel" of "--tensor-model-parallel-size".
+/// The words of a flag or key that distinguish it: "tensor", "parallel" of "--tensor-model-parallel-size".
 std::vector<std::string> telling_words(const std::string& text) {
   static const std::set<std::string, std::less<>> silent = {"", "model", "size", "num", "degree"};
   std::vector<std::string> words(1);
@@ -46,7 +46,7 @@ std::vector<std::string> telling_words(const std::string& text) {
   return words;
 }
 
-/// In lower case: "a100", "80gb", "sxm" of "A100 80GB SXM".
+/// Words of a name in lower case: "a100", "80gb", "sxm" of "A100 80GB SXM".
 std::set<std::string> words_of_name(const std::string& name) {
   std::set<std::string> words;
   std::string word;

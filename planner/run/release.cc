@@ -51,7 +51,7 @@ std::vector<Release> load_releases() {
   std::vector<Release> list;
   for (const auto& [name, text] : release_data::embedded_files())
     list.push_back(read_release(config::Document::parse(text, "release " + name)));
-  // Tags of one length sort as their numbers do.
+  // Tags of equal length sort like their numbers.
   std::ranges::sort(list, {}, [](const Release& r) { return std::tuple(!r.numbered(), r.name); });
   for (std::size_t i = 0; i < list.size(); ++i) list[i].order = static_cast<int>(i);
   return list;

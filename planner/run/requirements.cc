@@ -12,7 +12,7 @@
 namespace foldwise::planner {
 namespace {
 
-/// "2.14.1" as {2, 14, 1}: how versions are ordered.
+/// Splits a version for comparison: "2.14.1" into {2, 14, 1}.
 std::vector<int> numbers_of(const std::string& version) {
   std::vector<int> numbers;
   for (const char* at = version.data(); at < version.data() + version.size();) {
@@ -25,7 +25,7 @@ std::vector<int> numbers_of(const std::string& version) {
   return numbers;
 }
 
-/// "Transformer Engine 2.14" as its two parts; a name alone has no version.
+/// Splits "Transformer Engine 2.14" into its two parts. A name alone has no version.
 Requirement requirement_of(const std::string& needs) {
   const std::size_t space = needs.rfind(' ');
   const bool numbered =

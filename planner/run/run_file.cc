@@ -16,9 +16,9 @@
 #include "planner/run/names.h"
 #include "planner/run/near_names.h"
 
-// Two kinds of mistakes are kept apart. One of form (a key that nobody knows, a text where a number is due) is a typing
-// mistake: it is always an error. One of content (a model that is not built in, sizes that contradict each other) makes
-// one run unusable: an error in a file of one run, a row that is listed with its reason in a file of many.
+// There are two kinds of mistakes. A mistake of form (an unknown key, text instead of a number) is a typing mistake and
+// always an error. A mistake of content (an unknown model, contradicting sizes) makes one run unusable. It is an error
+// in a file of one run; in a file of many, the row is listed with its reason.
 namespace foldwise::planner {
 namespace {
 
@@ -32,13 +32,13 @@ using nlohmann::json;
 constexpr double kLeastMeasured = 1e-9, kMostMeasured = 1e12;
 constexpr std::int64_t kMostRetries = 1'000'000;
 
-/// Models and systems already read: a file of runs names the same few over and over.
+/// Models and systems that were read. A file of runs names the same few again and again.
 struct Catalog {
   std::map<std::string, costmodel::ModelSpec> models;
   std::map<std::string, costmodel::Hardware> systems;
 };
 
-/// A built-in system is read once: it takes longer than a prediction.
+/// Reads each built-in system once, because reading takes longer than a prediction.
 costmodel::Hardware hardware_of(const std::string& name, const json& overrides) {
   static const std::vector<std::string> built_in = hwprofiles::built_in_systems();
   if (!overrides.empty() || !std::binary_search(built_in.begin(), built_in.end(), name))
@@ -51,11 +51,11 @@ costmodel::Hardware hardware_of(const std::string& name, const json& overrides) 
     return found != known.end() ? found->second
                                 : known.emplace(name, hwprofiles::load_profile(name).hardware).first->second;
   }();
-  return hardware;  // Threads copy it side by side.
+  return hardware;  // Threads copy it concurrently.
 }
 
-/// Facts of a measurement and of software come from many sources, so keys that we do not use are welcome there; a key
-/// that is almost one of `known` is a typing mistake all the same.
+/// Facts about measurements and software come from many sources, so unknown keys are allowed there. A key that is
+/// almost one of `known` is still reported as a typing mistake.
 void finish_open(ObjectReader& in, const std::vector<std::string>& known) {
   for (const std::string& key : in.keys()) {
     if (std::find(known.begin(), known.end(), key) != known.end()) continue;
@@ -65,7 +65,7 @@ void finish_open(ObjectReader& in, const std::vector<std::string>& known) {
   }
 }
 
-/// "optimizer" and "name" of "optimizer.name"; no group of "tp".
+/// Splits "optimizer.name" into "optimizer" and "name". "tp" has no group.
 std::pair<std::string, std::string> split_key(std::string_view key) {
   const std::size_t dot = key.find('.');
   if (dot == std::string_view::npos) return {"", std::string(key)};
@@ -74,7 +74,7 @@ std::pair<std::string, std::string> split_key(std::string_view key) {
 
 class RunReader {
  public:
-  /// Mistakes of form go where `in` reports to, those of content to `content`, which may be the same.
+  /// Mistakes of form go to `in`'s diagnostics, mistakes of content to `content`. Both may be the same.
   RunReader(ObjectReader& in, Diagnostics& content, Catalog& catalog, const Release* release = nullptr)
       : in_(in), content_(content), catalog_(catalog), release_(release), reading_{.run = run_} {
     reading_.refuse = [this](std::string_view key, std::string message) { refuse(key, std::move(message)); };
@@ -94,12 +94,12 @@ class RunReader {
   void read_measured();
   void finish();
 
-  /// Reader of the object that holds `key`, and the key in it; no reader where that object is missing.
+  /// The reader of the object that holds `key`, and the key within it. The reader is null if the object is missing.
   std::pair<ObjectReader*, std::string> place(std::string_view key);
   std::optional<json> read_value(const Field& field, ObjectReader& in, const std::string& key);
   std::optional<json> read_names(const Field& field, ObjectReader& in, const std::string& key);
   std::optional<json> read_text(const Field& field, ObjectReader& in, const std::string& key);
-  /// Of a model or a system; empty where that is a mistake, which is reported.
+  /// Name of a model or a system. Reports a mistake and returns an empty text if it is missing.
   std::string name(std::string_view key) {
     std::string text = in_.required_string(key);
     if (const json* value = in_.raw(key); value != nullptr && *value == "")
@@ -114,7 +114,7 @@ class RunReader {
   ObjectReader& in_;
   Diagnostics& content_;
   Catalog& catalog_;
-  const Release* release_;  ///< Whatever the file says; null: what it says.
+  const Release* release_;  ///< Replaces the file's release; null: use the file's.
   std::map<std::string, std::optional<ObjectReader>> groups_;
 
   Run run_;
@@ -207,7 +207,7 @@ void RunReader::read_system() {
           refuse("system_overrides", fmt::format("{}: {}", diagnostic.where.field, diagnostic.message));
           continue;
         }
-        if (diagnostic.where.file == "system")  // What its loader calls a name that is none.
+        if (diagnostic.where.file == "system")  // The loader's file name for an unknown system.
           refuse("system", diagnostic.message);
         else if (diagnostic.where.file == run_.system_name && diagnostic.where.line == 0)
           refuse("system", fmt::format("\"{}\": {}", run_.system_name, diagnostic.message));
@@ -229,12 +229,12 @@ std::pair<ObjectReader*, std::string> RunReader::place(std::string_view key) {
   return {it->second ? &*it->second : nullptr, last};
 }
 
-/// A name that is none of ours is a mistake of content: another program's choice, perhaps.
+/// An unknown name is a mistake of content, because it may be another program's choice.
 std::optional<json> RunReader::read_names(const Field& field, ObjectReader& in, const std::string& key) {
   const bool list = field.value.type == FieldType::kNames;
   const json* raw = in.raw(key);
   std::optional<json> value;
-  if (list && raw != nullptr && raw->is_string())  // One name, of another program's policy.
+  if (list && raw != nullptr && raw->is_string())  // One name of another program's policy.
     value = json{*raw};
   else if (list)
     value = in.strings(key);
@@ -278,7 +278,7 @@ std::optional<json> RunReader::read_value(const Field& field, ObjectReader& in, 
   return std::nullopt;
 }
 
-/// Every field that fills a member of the options, in the order of the table.
+/// Reads every field that fills a member of the options, in the order of the table.
 void RunReader::read_options() {
   for (const Field& f : fields()) {
     auto [in, key] = place(f.key);
@@ -305,7 +305,7 @@ void RunReader::read_options() {
     if (value && f.key == "task") run_.task = value->get<std::string>();
   }
   for (const char* group : {"recompute", "offload", "overlaps", "cuda_graph", "optimizer", "software"})
-    if (in_.has(group) && !place(fmt::format("{}.", group)).first)  // Mistyped and reported.
+    if (in_.has(group) && !place(fmt::format("{}.", group)).first)  // Not an object; already reported.
       for (const Field& f : fields())
         if (f.key.starts_with(group)) reading_.stated.insert(f.key), reading_.misread.insert(f.key);
   run_.chosen = in_.boolean_or("chosen", false);
@@ -313,7 +313,8 @@ void RunReader::read_options() {
   if (in_.has("lora") && !run_.options.layer.lora) refuse("lora", fmt::format("contradicts task = {}", run_.task));
 }
 
-/// The two spellings that are no precision: which one it was depends on the system, or is not modelled.
+/// Two spellings are no precision. The recipe of "fp8-unspecified" depends on the system; "fp8-rowwise" is not
+/// modelled.
 void RunReader::read_precision(const std::string& text) {
   using costmodel::Precision;
   const Field& f = field("precision");
@@ -333,7 +334,7 @@ void RunReader::read_precision(const std::string& text) {
   }
 }
 
-/// Keys that fill no member of their own.
+/// Reads keys that fill no member of the options.
 void RunReader::read_keys() {
   Reading& r = reading_;
   const auto integer = [&](std::string_view key) -> std::optional<std::int64_t> {
@@ -378,7 +379,7 @@ void RunReader::fill() {
   }
 }
 
-/// Kernels are [name, calls, ms] each.
+/// Each kernel is [name, calls, ms].
 KernelProfile kernel_profile(ObjectReader& in) {
   KernelProfile profile;
   const auto ms = [&](std::string_view key) { return in.required_number(key, 0.0, kMostMeasured); };
@@ -433,8 +434,7 @@ void RunReader::read_measured() {
                           "peak_reserved_gib_per_rank", "num_alloc_retries", "pipeline_rank", "kernel_profile_rank0"});
 }
 
-/// Reports keys that nobody knows. What says something to people, and nothing that the cost model needs, is passed
-/// over.
+/// Reports unknown keys. Known keys that inform people but not the cost model are skipped.
 void RunReader::finish() {
   for (auto& [name, group] : groups_) {
     if (!group) continue;
@@ -465,7 +465,7 @@ void RunReader::finish() {
     try {
       const std::string meant = field_meant(key);
       return meant == key ? "" : meant;
-    } catch (const config::ConfigError&) {  // It can mean several.
+    } catch (const config::ConfigError&) {  // The key can mean several fields.
       return "";
     }
   });
@@ -528,7 +528,7 @@ RunList load_runs(const std::string& path, const Release* release) {
     std::string reason;
     for (const Diagnostic& diagnostic : content.list()) {
       if (!reason.empty()) reason += "; ";
-      Diagnostic here = diagnostic;  // Its file is the one that the user named; its line is enough.
+      Diagnostic here = diagnostic;  // The user named this file, so the line suffices.
       if (here.where.file == path) here.where.file.clear();
       reason += here.text();
     }

@@ -16,91 +16,93 @@ namespace foldwise::hwprofiles {
 struct Profile;
 }
 
-// The run file (docs/run-file.md): one JSON object describes one run, and every command speaks it.
+// The run file (docs/run-file.md): one JSON object that describes one run. Every command reads it.
 namespace foldwise::planner {
 
-/// Kernels of a profiled step of the first rank: sums by name, and what of the step they were.
+/// Kernels of a profiled step of rank 0: their sums by name, and their parts of the step.
 struct KernelProfile {
   struct Kernel {
     std::string name;
     double ms = 0.0;
   };
   std::vector<Kernel> kernels;
-  double kernels_rest_ms = 0.0;  ///< Of those whose names it leaves out.
+  double kernels_rest_ms = 0.0;  ///< Sum of the kernels that are not named.
   double wall_ms = 0.0, busy_ms = 0.0, compute_ms = 0.0, exposed_comm_ms = 0.0, exposed_host_copy_ms = 0.0;
 };
 
-/// What a run measured; unset where the source is silent.
+/// Measurements of a run; unset if the source does not give them.
 struct Measured {
   std::optional<double> step_time_s, tokens_per_s_per_gpu, tflops_per_gpu, mfu_pct;
   std::optional<double> peak_memory_gib, peak_reserved_gib;
-  std::optional<double> allocated_after_setup_gib, allocated_between_steps_gib;  ///< Of the first rank.
-  std::int64_t num_alloc_retries = 0;  ///< Of one rank in one step, the most: torch gave memory back and tried again.
-  bool tokens_are_rounded = false;     ///< To a whole number of global samples a second.
-  std::vector<double> peak_memory_gib_per_rank, peak_reserved_gib_per_rank;  ///< Global ranks; may be empty.
-  /// The pipeline rank that ran alone and that all this is of: it waited for no other. Unset: all ranks ran.
+  std::optional<double> allocated_after_setup_gib, allocated_between_steps_gib;  ///< Of rank 0.
+  std::int64_t num_alloc_retries =
+      0;  ///< Most retries of a rank in a step. A retry: torch gives cached memory back and allocates again.
+  bool tokens_are_rounded = false;  ///< Rounded to a whole number of global samples per second.
+  std::vector<double> peak_memory_gib_per_rank, peak_reserved_gib_per_rank;  ///< By global rank; may be empty.
+  /// If set, this pipeline rank ran alone, all measurements are of it, and it waited for no other. Unset: all ranks
+  /// ran.
   std::optional<std::int64_t> pipeline_rank;
-  std::optional<KernelProfile> kernel_profile;  ///< kernel_profile_rank0.
+  std::optional<KernelProfile> kernel_profile;  ///< From kernel_profile_rank0.
 };
 
 struct Run {
   std::string id;                       ///< May be empty.
-  std::string file;                     ///< Where it was read from.
-  int line = 0;                         ///< Of the run's object in that file.
-  std::string date_or_release;          ///< A label of the source's.
-  const Release* release = nullptr;     ///< Of Megatron-Core; null: none is named.
-  std::string defaults;                 ///< Name of the set that silent fields took.
+  std::string file;                     ///< File that it was read from.
+  int line = 0;                         ///< Line of the run's object in that file.
+  std::string date_or_release;          ///< A label from the source.
+  const Release* release = nullptr;     ///< Release of Megatron-Core; null: none is named.
+  std::string defaults;                 ///< Name of the set of defaults that was used.
   std::string task = "pretrain";        ///< "pretrain", "sft" or "lora".
-  std::string model_name, system_name;  ///< Built-in names, or paths from where the program runs.
+  std::string model_name, system_name;  ///< Built-in names, or paths relative to the working directory.
   std::int64_t num_gpus = 1;
-  costmodel::ModelSpec model;  ///< Overrides and MTP applied.
+  costmodel::ModelSpec model;  ///< Includes overrides and MTP.
   costmodel::Hardware hardware;
   costmodel::TrainingOptions options;
   Measured measured;
-  bool chosen = false;               ///< By a search, whose choice has errors in its own favour.
-  bool out_of_memory = false;        ///< The source says that this run ran out of memory.
-  nlohmann::json json;               ///< The object as read, for re-emission.
+  bool chosen = false;               ///< A search chose this run. Its choice favours errors of the prediction.
+  bool out_of_memory = false;        ///< The source reports that the run ran out of memory.
+  nlohmann::json json;               ///< The object as read, for writing it again.
   std::vector<std::string> assumed;  ///< "micro_batch = 1 (not in the file; ...)".
-  /// (key, reason): what the file states without its source (benchmarks/accuracy/state_inferences.py).
+  /// (key, reason): values in the file that its source does not state (benchmarks/accuracy/state_inferences.py).
   std::vector<std::pair<std::string, std::string>> inferred;
 };
 
-/// Its id, or else where it stands: file:line.
+/// The run's id; if it has none, its place as file:line.
 [[nodiscard]] std::string run_name(const Run& run);
 
-/// Its system with what its file says of it (`system_overrides`): hwprofiles/load/profile.h.
+/// The run's system with the run file's changes (`system_overrides`): hwprofiles/load/profile.h.
 [[nodiscard]] hwprofiles::Profile profile_of(const Run& run);
 
-/// A row that cannot become a Run, and why (validate lists these; other commands report them as errors).
+/// A row that cannot become a Run, with the reason. validate lists these; other commands report them as errors.
 struct Unreadable {
   std::string id, reason;
-  std::vector<config::Diagnostic> mistakes;  ///< What `reason` has in one line.
+  std::vector<config::Diagnostic> mistakes;  ///< The mistakes that `reason` joins in one line.
 };
 
-/// Reads one run object. Adds diagnostics for everything wrong with it; the result is usable only if none were added.
+/// Reads one run object. Every mistake is added to the diagnostics. The result is usable only if there was none.
 [[nodiscard]] Run read_run(config::ObjectReader& reader, config::Diagnostics& diagnostics);
 
-/// Reads a file that holds one run object. With a `release` it is that one's run, whatever the file says. Throws
-/// config::ConfigError.
+/// Reads a file with one run object. A `release` replaces the one that the file names. Throws config::ConfigError.
 [[nodiscard]] Run load_run(const std::string& path, const Release* release = nullptr);
 
-/// The same from text; `name` stands for the file in messages.
+/// The same from text. Messages use `name` as the file.
 [[nodiscard]] Run parse_run(std::string_view text, const std::string& name = "run");
 
 struct RunList {
   std::vector<Run> runs;
-  std::vector<Unreadable> unreadable;  ///< In file order; e.g. a model that is not built in.
+  std::vector<Unreadable> unreadable;  ///< In file order, e.g. rows with an unknown model.
 };
-/// Reads an array of runs (or one run). Mistakes of form (not JSON, duplicate or unknown keys, wrong types, numbers out
-/// of range) throw config::ConfigError. Rows of good form that are no run that we can compute, because they name an
-/// unknown model, system or choice, leave a needed field null or contradict themselves, are returned as `unreadable`.
+/// Reads an array of runs, or one run. Mistakes of form (not JSON, duplicate or unknown keys, wrong types, numbers out
+/// of range) throw config::ConfigError. Mistakes of content make a row `unreadable`: an unknown model, system or
+/// choice, a required field that is null, or a contradiction.
 [[nodiscard]] RunList load_runs(const std::string& path, const Release* release = nullptr);
 
-/// The complete run file of (model, system, options): reading it back gives the same options.
+/// The complete run file of (model, system, options). Reading it gives the same options.
 [[nodiscard]] nlohmann::json write_run(const std::string& model, const std::string& system, std::int64_t num_gpus,
                                        const costmodel::TrainingOptions& options);
 
-/// The complete run file of `run`, with what it says about its model (overrides, MTP depth); nothing measured.
+/// The complete run file of `run`, including what it states about its model (overrides, MTP depth). Measurements are
+/// left out.
 [[nodiscard]] nlohmann::json write_run(const Run& run);
 
 }  // namespace foldwise::planner
