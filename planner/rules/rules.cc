@@ -14,15 +14,16 @@
 #include "planner/run/run_file.h"
 
 // Ids without "foldwise." name checks of Megatron-LM, TransformerEngine or Megatron-Bridge; docs/rules.md gives the
-// file of each. A reason names the flags as the user would type them, with the numbers that clash: [key] stands for the
-// flag of that field.
+// file of each. A reason shows the flags as a user types them, with the conflicting numbers. [key] stands for the flag
+// of that field.
 namespace foldwise::planner {
 namespace {
 
-/// Micro-batches times stages: with this many a prediction takes seconds, and with --trace 1 GiB.
+/// Limit for micro-batches x stages. At this size a prediction takes seconds, and --trace writes 1 GiB.
 constexpr std::int64_t kLongestSchedule = 500'000;
 
-/// Rule of all fields: a run has no value that its release lacks (Field::limited). A search has none to try.
+/// A run must not have a value that its release lacks (Field::limited). This rule covers all fields. A search does not
+/// try such values.
 constexpr std::string_view kOfRelease = "foldwise.release";
 
 using costmodel::CompressedSpec;
@@ -51,9 +52,9 @@ using costmodel::Sharding;
 using costmodel::StageContent;
 using costmodel::TrainingOptions;
 
-// ---- What the rules ask about a model ------------------------------------------------------------------------------
+// ---- Properties of the model ---------------------------------------------------------------------------------------
 
-/// Query and KV heads of an attention on one TP rank, at least one KV head.
+/// Query and KV heads of an attention on one TP rank. There is at least one KV head.
 struct RankHeads {
   std::int64_t query = 0, key_value = 1;
 };
@@ -65,7 +66,7 @@ RankHeads rank_heads(const Mixer& mixer, std::int64_t tp) {
       mixer);
 }
 
-/// Query heads (--num-attention-heads) of the first mixer whose heads TP does not divide; 0: it divides all.
+/// Query heads (--num-attention-heads) of the first mixer whose heads TP does not divide; 0 if it divides all.
 std::int64_t heads_not_split(const ModelSpec& model, std::int64_t tp) {
   for (const Mixer& mixer : model.mixers)
     if (const std::int64_t heads = std::visit([](const auto& spec) { return spec.query_heads(); }, mixer);
@@ -74,7 +75,7 @@ std::int64_t heads_not_split(const ModelSpec& model, std::int64_t tp) {
   return 0;
 }
 
-/// Likewise --num-query-groups that are neither a multiple nor a divisor of TP.
+/// The first --num-query-groups that is neither a multiple nor a divisor of TP; 0 if there is none.
 std::int64_t groups_not_split(const ModelSpec& model, std::int64_t tp) {
   const auto* found = model.find<GqaSpec>([tp](const GqaSpec& gqa) {
     return gqa.query_groups > 0 && gqa.query_groups % tp != 0 && tp % gqa.query_groups != 0;
@@ -82,7 +83,7 @@ std::int64_t groups_not_split(const ModelSpec& model, std::int64_t tp) {
   return found == nullptr ? 0 : found->query_groups;
 }
 
-/// The first mixer whose heads of a TP rank do not divide over `ranks` that exchange them; null: all do.
+/// The first mixer whose heads on a TP rank cannot be divided among `ranks` that exchange them; null if there is none.
 const Mixer* heads_not_exchanged(const ModelSpec& model, std::int64_t tp, std::int64_t ranks) {
   for (const Mixer& mixer : model.mixers)
     if (const RankHeads heads = rank_heads(mixer, tp);
@@ -95,7 +96,7 @@ RankHeads exchanged_heads(const ModelSpec& model, const costmodel::LayerOptions&
   return rank_heads(*heads_not_exchanged(model, o.tp, o.cp_all_to_all_ranks()), o.tp);
 }
 
-/// The model's mixer of a kind, or one without heads.
+/// The model's mixer of this kind, or a default one without heads.
 template <typename Spec>
 const Spec& mixer_of(const ModelSpec& model) {
   static const Spec none;
@@ -103,7 +104,8 @@ const Spec& mixer_of(const ModelSpec& model) {
   return found == nullptr ? none : *found;
 }
 
-/// The heads of a gated delta net over `ranks`, or its value heads over its key heads, do not divide.
+/// Whether the key or value heads of a gated delta net do not divide over `ranks`, or its value heads not by its key
+/// heads.
 bool delta_net_not_split(const ModelSpec& model, std::int64_t ranks) {
   const auto* gdn = model.find<GatedDeltaNetSpec>([](const GatedDeltaNetSpec& spec) { return spec.key_heads > 0; });
   return gdn != nullptr && (gdn->key_heads % ranks != 0 || gdn->value_heads % ranks != 0 ||
@@ -127,7 +129,7 @@ bool has_window(const ModelSpec& model) {
   return std::any_of(model.layers.begin(), model.layers.end(), [](const LayerSpec& layer) { return layer.window > 0; });
 }
 
-// ---- What the rules ask about the options --------------------------------------------------------------------------
+// ---- Properties of the options -------------------------------------------------------------------------------------
 
 std::int64_t group_size(const TrainingOptions& o) {
   return o.pipeline.microbatch_group_size > 0 ? o.pipeline.microbatch_group_size : o.pipeline.pp;
@@ -137,19 +139,19 @@ bool dual_pipe(const TrainingOptions& o) {
   return o.pipeline.schedule == Schedule::kDualPipe || o.pipeline.schedule == Schedule::kDualPipeV;
 }
 
-/// The model chunks of a rank that a study schedule is made for; DualPipe cuts each of its two copies in pp stages.
+/// The number of model chunks per rank for which a study schedule is made. DualPipe has two copies with pp stages each.
 std::int64_t study_vpp(const TrainingOptions& o) {
   return o.pipeline.schedule == Schedule::kDualPipe ? 1 : costmodel::chunks_of(o.pipeline.schedule, 1);
 }
 
 bool selective(const TrainingOptions& o) { return o.layer.recompute.granularity == RecomputeGranularity::kSelective; }
 
-/// The module is recomputed by --recompute-modules (full recompute is another rule's business).
+/// Whether --recompute-modules recomputes the module. Full recomputation has rules of its own.
 bool recomputes(const TrainingOptions& o, RecomputeModule module) {
   return selective(o) && o.layer.recompute.modules.contains(module);
 }
 
-/// Ranks of a group of experts of one pipeline rank. Megatron makes them of a dense model too.
+/// Size of a pipeline rank's group of experts. Megatron makes these groups in dense models too.
 std::int64_t expert_group(const Problem& p, const TrainingOptions& o) {
   return p.model.has_moe() || o.layer.etp > 1 ? o.layer.etp * o.layer.ep : o.layer.tp;
 }
@@ -178,20 +180,20 @@ bool per_layer_graphs(const TrainingOptions& o) {
   return o.layer.cuda_graph.impl == GraphImpl::kLocal || o.layer.cuda_graph.impl == GraphImpl::kTransformerEngine;
 }
 
-/// The module is named in --cuda-graph-modules. An empty list captures whole layers; see
+/// Whether --cuda-graph-modules names the module. An empty list captures whole layers; see
 /// foldwise.graph_whole_moe_layer.
 bool captures(const TrainingOptions& o, GraphModule module) {
   return per_layer_graphs(o) && o.layer.cuda_graph.modules.contains(module);
 }
 
-/// A part of `captured`, by itself or with its whole layer in a graph, runs again in backward.
+/// Whether a module that a graph captures (by `captured`, or as part of a whole layer) is recomputed in backward.
 bool recomputes_in_graph(const TrainingOptions& o, GraphModule captured, RecomputeModule module) {
   const bool whole = per_layer_graphs(o) && o.layer.cuda_graph.modules.empty();
   return (whole || captures(o, captured)) && recomputes(o, module);
 }
 
-/// A layout string is parsed once for all rules and for all candidates that share it: the search tries a few strings a
-/// million times.
+/// The parsed layout. It is remembered for all rules and candidates, because the search tries a few layouts a million
+/// times.
 const ParsedLayout& parsed_layout(const Problem& p, const TrainingOptions& o) {
   struct Memo {
     std::string text;
@@ -209,8 +211,8 @@ const ParsedLayout& parsed_layout(const Problem& p, const TrainingOptions& o) {
   return memo.parsed;
 }
 
-/// What an uneven split needs: the layout that counts embedding and loss as layers, if that divides, else one whose
-/// stages differ by a layer.
+/// The hint for an uneven split: the layout that counts embedding and loss as layers, if that divides evenly; otherwise
+/// one whose stages differ by one layer.
 std::string uneven_split(const Problem& p, const TrainingOptions& o) {
   const std::int64_t stages = o.pipeline.pp * o.pipeline.vpp, layers = p.model.num_layers();
   for (const auto& [embedding, loss] : {std::pair{true, true}, std::pair{false, true}, std::pair{true, false}}) {
@@ -221,7 +223,7 @@ std::string uneven_split(const Problem& p, const TrainingOptions& o) {
                                                                o.pipeline.vpp, embedding, loss)));
   }
   if (stages == 1 || layers < stages) return "; an uneven split needs " + flag("pipeline_layout");
-  // Stages in the middle, away from embedding and loss, have a layer more.
+  // Stages in the middle, away from embedding and loss, get one layer more.
   costmodel::StageLayout layout = costmodel::even_stages(layers / stages * stages, p.model.mtp_num_layers,
                                                          o.pipeline.pp, o.pipeline.vpp, false, false);
   const std::int64_t more = layers % stages, first = (stages - more) / 2;
@@ -245,15 +247,15 @@ std::int64_t mtp_stage(const ParsedLayout& parsed) {
   return found == stages.end() ? -1 : found - stages.begin();
 }
 
-/// Ranks that exchange tokens of experts.
+/// Number of ranks that exchange tokens of experts.
 std::int64_t exchange_ranks(const TrainingOptions& o) { return o.layer.etp * o.layer.ep; }
 
-/// Of them, those that share NVLink.
+/// Number of these ranks that share an NVLink domain.
 std::int64_t domain_ranks(const Problem& p, const TrainingOptions& o) {
   return std::min(exchange_ranks(o), p.hardware.network.ranks_per_domain);
 }
 
-/// Width of the tokens that go to experts.
+/// Width of the tokens that are sent to experts.
 std::int64_t token_width(const ModelSpec& model) {
   return model.moe.latent_size > 0 ? model.moe.latent_size : model.hidden_size;
 }
@@ -275,7 +277,7 @@ std::int64_t rank_tokens(const TrainingOptions& o) {
   return o.layer.seq_len * o.layer.micro_batch / o.layer.cp / (o.layer.splits_sequence() ? o.layer.tp : 1);
 }
 
-/// Whether experts' shapes are fixed as Megatron needs them inside a graph of the whole iteration.
+/// Whether the experts' shapes are fixed, as a graph of the whole iteration requires.
 bool has_fixed_shapes(const TrainingOptions& o) {
   if (o.layer.software.experts == Experts::kFused)
     return o.layer.dispatcher == Dispatcher::kHybridEp && o.layer.rank_capacity_factor.has_value();
@@ -285,7 +287,7 @@ bool has_fixed_shapes(const TrainingOptions& o) {
 
 // ---- Texts of the reasons -----------------------------------------------------------------------------------------
 
-/// "hybridep", or "none": the flex dispatchers of a GPU.
+/// The flex dispatchers that a GPU supports: "hybridep", or "none".
 std::string flex_dispatchers(const costmodel::Hardware& hardware) {
   std::string list;
   for (const Dispatcher dispatcher : hardware.traits.flex_dispatchers)
@@ -293,14 +295,14 @@ std::string flex_dispatchers(const costmodel::Hardware& hardware) {
   return list.empty() ? "none" : list;
 }
 
-/// Like fmt::format, with every [key] of a field replaced by its flag.
+/// Like fmt::format, but every [key] is replaced by the field's flag.
 template <typename... Args>
 std::string said(fmt::format_string<Args...> text, Args&&... args) {
   const fmt::string_view view = text;
   return fmt::vformat(with_flags({view.data(), view.size()}), fmt::make_format_args(args...));
 }
 
-// The two functions of a rule; `p` and `o` are what it looks at. Local to the table.
+// Macros for the two functions of a rule, for use in the table. `p` and `o` are its arguments.
 #define FW_REASON(...)                                            \
   [](const Problem& p, const TrainingOptions& o) -> std::string { \
     (void)p;                                                      \
@@ -314,7 +316,7 @@ std::string said(fmt::format_string<Args...> text, Args&&... args) {
     return condition;                                      \
   }
 
-/// The first `parts` choices were not measured as the problem asks for it.
+/// Whether the first `parts` choices lack the measured evidence that the problem asks for.
 template <std::size_t parts>
 bool not_measured(const Problem& p, const TrainingOptions& o) {
   if (p.evidence == Evidence::kAny) return false;
@@ -333,7 +335,7 @@ std::string not_measured_text(const Problem& p, const TrainingOptions& o) {
                      p.evidence == Evidence::kRun ? "all" : "each", text);
 }
 
-/// What was measured, by leading choices: each as soon as a search has decided them.
+/// Rules about measured choices. Each reads the leading choices up to a level, so a search can test it early.
 std::vector<Rule> evidence_rules() {
   const std::string experts = "[precision] [cp] [cp_comm_type] [software.experts] [dispatcher] [ep] [etp]",
                     graphs = experts + " [cuda_graph.impl]", pipeline = graphs + " [pp] [vpp] [overlaps.ep_a2a]",
@@ -1101,7 +1103,7 @@ std::vector<Rejection> violations(const Problem& problem, const TrainingOptions&
   for (const Rule& rule : rules()) {
     if (!rule.broken(problem, options)) continue;
     found.push_back({.rule = rule.id, .reason = rule.reason(problem, options)});
-    if (&rule == &rules().front()) return found;  // The others divide by these sizes.
+    if (&rule == &rules().front()) return found;  // The other rules divide by these sizes.
   }
   if (problem.release == nullptr) return found;
   for (const Field& f : fields())
