@@ -28,7 +28,7 @@ ArgumentType type_named(const std::string& name) {
   return types.at(name);
 }
 
-/// `key` of the row as newer releases have it; a member that they only keep for its old name is not theirs.
+/// The value of `key` for newer releases. A member that they keep only for its old name does not count.
 std::string newest(const nlohmann::ordered_json& row, const std::string& key) {
   std::string value = row.at(key);
   if (const auto later = row.find(key + "_since"); later != row.end())
@@ -60,7 +60,7 @@ std::vector<ArgumentSpec> load_specs() {
   return specs;
 }
 
-/// What the parser makes of one word; nothing: it is none of the type.
+/// Parses one word; nothing if it is not of the flag's type.
 std::optional<json> value_of(const ArgumentSpec& spec, const std::string& word) {
   if (spec.type == ArgumentType::kInteger) {
     const auto whole = config::number_in<std::int64_t>(word);
@@ -118,7 +118,7 @@ class Parser {
                          (spec.type == ArgumentType::kEither && !argument.flag.starts_with("--no-"));
       return settings.set(spec.dest, value, argument.line);
     }
-    // What is not read may be what only its user knows: a variable that is empty here, "<some dir>/checkpoints".
+    // A value that is not read may be known only to its user: an empty variable, "<some dir>/checkpoints".
     const auto marked = [](const std::string& word) { return word.find_first_of("<>") != std::string::npos; };
     if (!is_read(spec.dest) && (argument.values.empty() || std::ranges::any_of(argument.values, marked))) return;
     if (argument.values.empty() && !spec.may_be_empty) return mistake("expected a value, found nothing");
@@ -126,7 +126,7 @@ class Parser {
       return mistake(fmt::format("expected one value, found \"{}\"", fmt::join(argument.values, " ")));
     json list = json::array();
     for (const std::string& word : argument.values) {
-      // What a shell would know. Of a path that is not read the name behind it may tell something.
+      // Skip values that only a shell could evaluate. A path that is not read is kept, because its name may be useful.
       if (word.find('$') != std::string::npos && (spec.type != ArgumentType::kText || is_read(spec.dest))) return;
       const std::optional<json> value = value_of(spec, word);
       if (!value) return mistake(fmt::format("expected {}, found \"{}\"", type_text(spec), word));
@@ -281,7 +281,7 @@ std::vector<Argument> to_arguments(const Settings& settings, const Release& rele
   for (const auto& [dest, setting] : settings.all()) {
     const bool given = std::ranges::any_of(
         result, [&, &name = dest](const Argument& argument) { return find_flag(argument.flag)->dest == name; });
-    const bool plain = setting.value.is_boolean() &&  // What Megatron does where the flag is not given.
+    const bool plain = setting.value.is_boolean() &&  // The value if the flag is not given.
                        std::ranges::any_of(flags_of(dest), [&, &value = setting.value](const ArgumentSpec* spec) {
                          return spec->type == (value.get<bool>() ? ArgumentType::kFalse : ArgumentType::kTrue);
                        });

@@ -31,7 +31,7 @@ int vpp_flags(const Settings& s) {
          static_cast<int>(s.has("num_virtual_stages_per_pipeline_rank")) +
          static_cast<int>(s.has("pipeline_model_parallel_layout"));
 }
-/// Chunks of a rank; a layout that is none has one.
+/// Chunks of a rank; 1 if the layout is invalid.
 std::int64_t vpp(const Settings& s) {
   const std::int64_t ranks = std::max<std::int64_t>(1, pp(s));
   if (const std::string layout = s.text("pipeline_model_parallel_layout"); !layout.empty()) {
@@ -103,7 +103,7 @@ bool sharded_optimizer(const Settings& s) { return s.on("use_distributed_optimiz
 bool muon(const Settings& s) { return s.text("optimizer").find("muon") != std::string::npos; }
 bool epov(const Settings& s) { return s.on("overlap_moe_expert_parallel_comm"); }
 bool other_than_fp32(const Settings& s, std::string_view dest) { return s.text(dest, "fp32") != "fp32"; }
-/// Of --bf16 and the flags that keep it from switching this on.
+/// The effect of --bf16 and of the flags that override it.
 bool accumulates_in_fp32(const Settings& s) {
   if (s.on("grad_reduce_in_bf16")) return false;
   return s.on("accumulate_allreduce_grads_in_fp32") || (s.on("bf16") && !s.is("main_grads_dtype", "bf16"));
@@ -123,7 +123,7 @@ std::int64_t product_of(const Settings& s, std::string_view dest) {
   return product;
 }
 
-/// Of --num-layers-per-virtual-pipeline-stage, where no flag makes ranks unequal.
+/// Checks --num-layers-per-virtual-pipeline-stage if no flag makes ranks unequal.
 bool chunks_do_not_divide(const Settings& s) {
   if (!s.has("num_layers_per_virtual_pipeline_stage") || has_split_flags(s) || pp(s) < 1) return false;
   const std::int64_t slots = layers_of(s) + (s.on("account_for_embedding_in_pipeline_split") ? 1 : 0) +
@@ -137,7 +137,7 @@ bool groups_limit_wrongly(const Settings& s) {
   return topk != 0 && (groups < 1 || s.integer("num_experts", 1) % groups != 0 || !has_experts(s) || topk > groups);
 }
 
-/// A graph replays the same random numbers.
+/// A graph replays the same random numbers, so it must not recompute dropout.
 bool recomputes_random_in_graph(const Settings& s) {
   const bool whole = captures_whole_layers(s);
   const auto recomputed = [&](std::string_view scope, std::string_view module) {
@@ -258,7 +258,7 @@ std::vector<ArgumentCheck> make_checks() {
        "--wgrad-deferral-limit of at least 0"},
       {"pp.mtp_rope", "mtp_num_layers position_embedding_type", FW_IF(mtp_without_rope(s)),
        "--mtp-num-layers needs --position-embedding-type rope or none", in_releases("0.17.1")},
-      // There --use-rotary-position-embeddings counts: arguments.py:991 comes before the check.
+      // In this release --use-rotary-position-embeddings counts, because arguments.py:991 comes before the check.
       {"pp.mtp_rope", "mtp_num_layers position_embedding_type",
        FW_IF(mtp_without_rope(s) && !s.on("use_rotary_position_embeddings")),
        "--mtp-num-layers needs --position-embedding-type rope or none", in_releases("", "0.16.1")},

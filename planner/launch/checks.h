@@ -6,31 +6,31 @@
 
 #include "planner/launch/arguments.h"
 
-// What Megatron-LM refuses of its arguments before there is a run: contradictions that a run file cannot state, and
-// options that the cost model has no use for. What a run file can state is refused by the rules (planner/rules).
+// Checks of Megatron-LM's own arguments: contradictions that a run file cannot express, and options that the cost model
+// does not use. The rules (planner/rules) check what a run file can express.
 namespace foldwise::planner {
 
-/// A start of Megatron: its arguments, the variables that it reads, and how many ranks there are.
+/// A start of Megatron: its arguments, the environment variables that it reads, and the number of ranks.
 struct Start {
   const Settings& settings;
   const std::map<std::string, std::string>& environment;
   std::int64_t world = 1;
   bool hopper_or_older = true;  ///< Compute capability below 10.
-  bool trains = true;           ///< Else it generates text.
+  bool trains = true;           ///< False: it generates text.
   const Release& release;
 };
 
 struct ArgumentCheck {
-  std::string_view id;       ///< As docs/rules.md lists it.
-  std::string_view members;  ///< Of the Namespace, that it looks at, the first is where it is reported.
+  std::string_view id;       ///< As in docs/rules.md.
+  std::string_view members;  ///< Members of the Namespace that it reads. It is reported at the first.
   bool (*violated)(const Start&);
   std::string_view message;
-  ReleaseSpan releases{};  ///< That check it.
+  ReleaseSpan releases{};  ///< Releases that have the check.
 };
-/// In Megatron's order.
+/// All checks, in Megatron's order.
 [[nodiscard]] const std::vector<ArgumentCheck>& argument_checks();
 
-/// Adds every violated check to `diagnostics`, at the line of its first member that is given.
+/// Reports every violated check at the line of the first of its members that is given.
 void check_arguments(const Start& start, const std::string& file, config::Diagnostics& diagnostics);
 
 }  // namespace foldwise::planner

@@ -40,7 +40,7 @@ struct Vocabulary {
   std::string of;
 };
 
-/// Of the tokenizer whose name stands in a path, or in a folder above.
+/// Vocabulary of the tokenizer that the path or a folder above it names.
 std::optional<Vocabulary> vocabulary_of_path(std::string path, const json& files) {
   while (!path.empty()) {
     if (const std::string model = published_model(path); !model.empty())
@@ -58,10 +58,10 @@ std::optional<Vocabulary> vocabulary_of_path(std::string path, const json& files
   return std::nullopt;
 }
 
-/// The tokenizer that the arguments take without --tokenizer-type.
+/// The type of the tokenizer, which the arguments may imply without --tokenizer-type.
 std::string type_of_tokenizer(const Settings& s) {
   if (s.has("tokenizer_type")) return s.text("tokenizer_type");
-  if (s.has("tiktoken_pattern")) return "TikTokenizer";  // Its option alone.
+  if (s.has("tiktoken_pattern")) return "TikTokenizer";  // Only this tokenizer has the option.
   if (!s.has("vocab_file")) return "";
   // args_defaults of pretrain_bert.py and pretrain_gpt.py.
   return s.text("vocab_file").ends_with(".txt") ? "BertWordPieceLowerCase" : "GPT2BPETokenizer";
@@ -88,7 +88,7 @@ void add_vocabulary(Settings& s, std::vector<std::string>& notes) {
 
 namespace {
 
-/// Members of a model's geometry in which the arguments differ from it. What has several spellings is left out.
+/// Members of the geometry in which the arguments differ from the model. Members with several spellings are left out.
 std::vector<std::string> other_sizes(const Settings& given, const Settings& geometry) {
   static const std::set<std::string, std::less<>> spelled = {
       "tokenizer_type",          "max_position_embeddings", "make_vocab_size_divisible_by",   "padded_vocab_size",
@@ -111,20 +111,21 @@ std::vector<std::string> add_geometry(const std::string& model, const Release& r
                                       Diagnostics& diagnostics) {
   const Settings geometry = settings_of_model(load_model(model), release, diagnostics);
   std::vector<std::string> others = other_sizes(settings, geometry);
-  // Layers of multi-token prediction are the run's to have; a layout that places them has them.
+  // The run decides about layers of multi-token prediction. It has them if its layout places them.
   const bool mtp = settings.text("pipeline_model_parallel_layout", "").find('m') != std::string::npos;
   const auto changed = [&](const char* dest) {
     return settings.has(dest) && settings.integer(dest, 0) != geometry.integer(dest, 0);
   };
   const std::int64_t heads = std::max<std::int64_t>(1, geometry.integer("num_attention_heads", 1));
-  // A head is as wide as they make it where the model's own are so.
+  // If the model's head width follows from these sizes, it changes with them.
   const bool own_width = (changed("hidden_size") || changed("num_attention_heads")) &&
                          geometry.integer("hidden_size", 0) == heads * geometry.integer("kv_channels", 0);
   for (const auto& [dest, setting] : geometry.all())
     if (!settings.has(dest) && (dest != "mtp_num_layers" || mtp) && (dest != "kv_channels" || !own_width))
       settings.set(dest, setting.value);
   if (settings.integer("moe_router_topk", 2) == 1 && !settings.has("moe_router_score_function"))
-    settings.set("moe_router_pre_softmax", true);  // Without it Megatron has no gradient of one expert's weight.
+    settings.set("moe_router_pre_softmax",
+                 true);  // Otherwise the weight of a single expert has no gradient in Megatron.
   settings.set("max_position_embeddings", std::max(settings.integer("max_position_embeddings", 0),
                                                    geometry.integer("max_position_embeddings", 0)));
   return others;
@@ -132,11 +133,11 @@ std::vector<std::string> add_geometry(const std::string& model, const Release& r
 
 namespace {
 
-/// pattern_from_ratios of megatron/core/models/hybrid/hybrid_layer_allocation.py: attention and MLPs spread evenly.
+/// pattern_from_ratios of megatron/core/models/hybrid/hybrid_layer_allocation.py: spreads attention and MLPs evenly.
 std::string pattern_of_ratios(std::int64_t layers, double attention_ratio, double mlp_ratio) {
   std::string pattern(static_cast<std::size_t>(layers), 'M');
   const auto real = [](auto value) { return static_cast<double>(value); };
-  const std::int64_t attention = std::llrint(real(layers) * attention_ratio);  // As Python rounds: to even.
+  const std::int64_t attention = std::llrint(real(layers) * attention_ratio);  // Python rounds half to even.
   const double section = real(layers - attention) / real(attention + 1);
   double left = section;
   for (char& symbol : pattern) {
@@ -260,7 +261,7 @@ const json& rows_not_modelled() {
 }
 
 bool finds(const std::string& expression, const std::string& text) {
-  constexpr std::size_t kMost = 256;  // Names and paths; std::regex takes a stack of their length.
+  constexpr std::size_t kMost = 256;  // Enough for names and paths; std::regex uses stack in proportion.
   return std::regex_search(text.size() > kMost ? text.substr(text.size() - kMost) : text, std::regex(expression));
 }
 

@@ -4,38 +4,40 @@
 
 #include "planner/launch/arguments.h"
 
-// What the arguments of a start leave to a tokenizer, to a model's name or to a pattern of layers, put into settings of
-// their own; and what they ask for that is not modelled.
+// Completes the settings of a start where its arguments refer to something else: a tokenizer, a model's name, a pattern
+// of layers. Also lists options that are not modelled.
 namespace foldwise::planner {
 
-/// Sets the size of the vocabulary where the arguments name a tokenizer whose size is known (vocabularies.json, or that
-/// of a built-in model). Adds where it comes from to `notes`.
+/// Sets the vocabulary size if the arguments name a tokenizer of known size (from vocabularies.json or a built-in
+/// model). Adds the origin of the size to `notes`.
 void add_vocabulary(Settings& settings, std::vector<std::string>& notes);
 
-/// Sets what builds a built-in model or one of a config.json, where the arguments do not say it. Returns what they say
-/// otherwise than that model: "--num-layers 12, not 32". Adds what no argument of Megatron's says of it to
+/// Sets the geometry of a model, built-in or from a config.json, where the arguments do not state it. Returns the
+/// arguments that differ from the model: "--num-layers 12, not 32". Adds what no argument of Megatron can express to
 /// `diagnostics`.
 [[nodiscard]] std::vector<std::string> add_geometry(const std::string& model, const Release& release,
                                                     Settings& settings, config::Diagnostics& diagnostics);
 
-/// Takes a hybrid's pattern apart as Megatron does: bars part its virtual stages, slashes the layers of multi-token
-/// prediction; makes one of --hybrid-attention-ratio and --hybrid-mlp-ratio. Adds what is none to `diagnostics`.
+/// Parses a hybrid's layer pattern as Megatron does: bars separate virtual stages, slashes separate layers of
+/// multi-token prediction. Builds a pattern from --hybrid-attention-ratio and --hybrid-mlp-ratio. Reports invalid
+/// patterns.
 void complete_pattern(Settings& settings, const std::string& file, config::Diagnostics& diagnostics);
 
-/// Sets what layers of another program's are (--spec; layer_specs.json). Adds what it makes of them to `notes`.
+/// Sets the options of another program's layers (--spec; layer_specs.json). Adds the interpretation to `notes`.
 void complete_layers(Settings& settings, std::vector<std::string>& notes);
 
-/// Which length the decoder has where an encoder of images has one too, and the batch that a schedule ends with. Adds
-/// what it makes of them to `notes`.
+/// Sets the decoder's sequence length if an image encoder has one too, and the batch at the end of a schedule. Adds the
+/// interpretation to `notes`.
 void complete_batch(Settings& settings, std::vector<std::string>& notes);
 
-/// What is asked for and changes the cost of a step, but is not modelled (not_modelled.json).
+/// Options that change the cost of a step but are not modelled (not_modelled.json).
 struct NotModelled {
   std::vector<std::string> notes;  ///< "line 4: --fp32-residual-connection: the residual stream is priced in 16 bits"
-  std::vector<std::string> flags;  ///< That these are of.
+  std::vector<std::string> flags;  ///< The flags that `notes` are about.
 };
 [[nodiscard]] bool is_not_modelled(const std::string& flag);
-/// `program`: the script that Python runs; empty: not known. Adds what nothing can be planned for to `diagnostics`.
+/// `program`: the script that Python runs; empty: not known. Adds options with which nothing can be planned to
+/// `diagnostics`.
 [[nodiscard]] NotModelled not_modelled(const std::vector<Argument>& arguments, const std::string& program,
                                        const std::string& file, config::Diagnostics& diagnostics);
 

@@ -34,7 +34,7 @@ std::optional<double> finite_number_in(std::string_view text) {
   return number && std::isfinite(*number) ? number : std::nullopt;
 }
 
-/// A scalar as Python prints it, without quotes around a text.
+/// Parses a scalar as Python prints it; quotes around a text are removed.
 json python_scalar(std::string_view text) {
   text = trimmed(text);
   if (text == "None" || text == "null" || text == "~") return nullptr;
@@ -68,15 +68,14 @@ json python_value(std::string_view text) {
   return list;
 }
 
-/// A list where the flag takes one, and of one item; as Megatron's parser leaves it.
+/// Wraps a single value in a list if the flag takes a list, as Megatron's parser does.
 json as_flag_takes(const std::string& dest, json value) {
   const auto& flags = flags_of(dest);
   if (!flags.empty() && flags.front()->many && !value.is_null() && !value.is_array()) return json::array({value});
   return value;
 }
 
-/// Sets a member of the Namespace; a value of another type than its flag would give it is reported: nothing could be
-/// made of it.
+/// Sets a member of the Namespace. A value whose type does not match the flag is reported.
 void give(Settings& settings, const std::string& dest, json value, const config::Location& where,
           Diagnostics& diagnostics) {
   value = as_flag_takes(dest, std::move(value));
@@ -85,7 +84,7 @@ void give(Settings& settings, const std::string& dest, json value, const config:
   settings.set(dest, std::move(value), where.line);
 }
 
-/// The value after `label` in a line whose parts " | " divides: "elapsed time per iteration (ms): 1234.5".
+/// The value after `label`, within a line of parts separated by " | ": "elapsed time per iteration (ms): 1234.5".
 std::optional<double> part(std::string_view line, std::string_view label) {
   const std::size_t at = line.find(label);
   if (at == std::string_view::npos) return std::nullopt;
@@ -107,7 +106,7 @@ std::optional<Iteration> iteration_in(std::string_view line) {
   if (at == std::string_view::npos || !milliseconds || *milliseconds <= 0.0) return std::nullopt;
   const std::size_t slash = line.find('/', at);
   if (slash == std::string_view::npos) return std::nullopt;
-  constexpr double kMost = 1e15;  // Above all iterations, and exact.
+  constexpr double kMost = 1e15;  // Exact, and more than any number of iterations.
   const auto number = finite_number_in(trimmed(line.substr(at + 10, slash - at - 10)));
   if (!number || std::abs(*number) > kMost) return std::nullopt;
   return Iteration{.number = static_cast<std::int64_t>(*number),
@@ -123,12 +122,12 @@ double median(std::vector<double> values) {
   return values.size() % 2 == 1 ? values[half] : 0.5 * (values[half - 1] + values[half]);
 }
 
-/// Of "(after 1 iterations) memory (MB)": the optimizer makes its states at the end of the first step, so they were not
-/// there beside its activations.
+/// Whether the line is a memory report "(after 1 iterations) memory (MB)". The optimizer creates its states at the end
+/// of the first step, so they did not exist beside its activations.
 bool is_of_first_iteration(const std::string& line) { return line.find("(after 1 iteration") != std::string::npos; }
 
-/// Largest "max allocated" and "max reserved" of the memory reports, in GiB: the reports' MB and GB are powers of two.
-/// What no later report has is in `left_out`.
+/// Largest "max allocated" and "max reserved" of the memory reports, in GiB. MB and GB in the reports are powers of
+/// two. Values that no later report repeats go to `left_out`.
 void read_memory(const std::string& text, json& measured, std::vector<std::string>& left_out) {
   bool first = false;
   std::istringstream lines(text);
@@ -211,7 +210,7 @@ LogIterations read_iterations(const std::string& text) {
     for (const Iteration& iteration : list) seconds.push_back(iteration.seconds);
     return seconds;
   };
-  constexpr double kSteady = 0.20;  // Share of the median; said in the header.
+  constexpr double kSteady = 0.20;  // Share of the median, as the header says.
   const double middle = median(seconds_of(kept));
   std::vector<Iteration> steady;
   for (const Iteration& iteration : kept) {
@@ -301,12 +300,12 @@ const std::vector<BridgeRecipe>& bridge_recipes() {
 
 namespace {
 
-/// Null where it has more than `room` values, or lists more than `depth` deep: aliases of aliases are exponentially
-/// many, or endless.
+/// Returns null beyond `room` values or `depth` nested lists, because aliases of aliases can be exponentially many or
+/// endless.
 json yaml_value(const YAML::Node& node, int& room, int depth) {
   if (node.IsNull() || !node.IsDefined() || --room < 0 || depth < 0) return nullptr;
   if (node.IsScalar()) return node.Tag() == "!" ? json(node.Scalar()) : python_scalar(node.Scalar());
-  if (node.IsMap()) {  // A type of PyTorch's: {_call_: false, _target_: torch.bfloat16}.
+  if (node.IsMap()) {  // A PyTorch type: {_call_: false, _target_: torch.bfloat16}.
     static const std::map<std::string, std::string> types = {
         {"torch.float32", "fp32"}, {"torch.bfloat16", "bf16"}, {"torch.float16", "fp16"}, {"torch.uint8", "fp8"}};
     const auto type =
@@ -322,18 +321,18 @@ json yaml_value(const YAML::Node& node, int& room, int depth) {
   return list;
 }
 
-/// Names in the model's section that differ from Megatron's arguments by more than a name.
+/// Members of the model's section that differ from Megatron's arguments in more than the name.
 void translate_model(Settings& settings) {
   if (settings.off("share_embeddings_and_output_weights")) settings.set("untie_embeddings_and_output_weights", true);
   if (settings.has("num_query_groups") && !settings.on("multi_latent_attention"))
     settings.set("group_query_attention", true, settings.line("num_query_groups"));
   if (settings.integer("kv_lora_rank", 0) > 0 && settings.on("multi_latent_attention"))
     settings.erase("num_query_groups");
-  // Bridge does not pad then. We do, as Megatron-LM does, and not to the multiple of a recipe that goes unused.
+  // Bridge does not pad in this case. We pad as Megatron-LM does, but not to the recipe's multiple, which is not used.
   if (settings.off("should_pad_vocab")) settings.erase("make_vocab_size_divisible_by");
 }
 
-/// [["embedding", "decoder"], ["decoder", "loss"]] as the text that Megatron reads: "Et|tL".
+/// Converts [["embedding", "decoder"], ["decoder", "loss"]] to Megatron's text "Et|tL".
 void translate_layout(Settings& settings, const std::string& file, Diagnostics& diagnostics) {
   static const std::map<std::string, char> symbols = {
       {"embedding", 'E'}, {"decoder", 't'}, {"mtp", 'm'}, {"loss", 'L'}};
@@ -354,7 +353,7 @@ void translate_layout(Settings& settings, const std::string& file, Diagnostics& 
   settings.set("pipeline_model_parallel_layout", text, line);
 }
 
-/// The precision of a recipe that has not been started yet is a name.
+/// Before a start, the precision of a recipe is only a name.
 void set_recipe(Settings& settings, const std::string& name, int line, const std::string& file,
                 Diagnostics& diagnostics) {
   const std::vector<BridgeRecipe>& recipes = bridge_recipes();
@@ -374,12 +373,13 @@ void set_recipe(Settings& settings, const std::string& name, int line, const std
 
 std::optional<Settings> read_bridge_yaml(const std::string& text, const std::string& file,
                                          Diagnostics& diagnostics) try {
-  constexpr int kMostValues = 10'000;  // Of a member. The longest list has one for each layer.
+  constexpr int kMostValues = 10'000;  // In one member. The longest list has one value for each layer.
   constexpr int kDeepest = 8;          // Layouts are lists of lists.
   const YAML::Node root = YAML::Load(text);
   if (!root.IsMap() || !root["model"] || !root["model"].IsMap()) return std::nullopt;
   Settings settings;
-  // What a section sets for others stands before them: those win. Precision is set last, at the start of a run.
+  // A section that sets members of others comes before them, so that the others win. Precision comes last, as at the
+  // start of a run.
   for (const char* section :
        {"comm_overlap", "dataset", "dist", "checkpoint", "train", "optimizer", "ddp", "model", "mixed_precision"}) {
     const YAML::Node members = root[section];
@@ -400,7 +400,8 @@ std::optional<Settings> read_bridge_yaml(const std::string& text, const std::str
       give(settings, dest, value, {file, line, ""}, diagnostics);
     }
   }
-  for (const char* dropout : {"hidden_dropout", "attention_dropout"})  // As its models' providers have it.
+  for (const char* dropout :
+       {"hidden_dropout", "attention_dropout"})  // The default of Megatron-Bridge's model providers.
     if (!settings.has(dropout)) settings.set(dropout, 0.0);
   if (const YAML::Node precision = root["mixed_precision"]; precision && precision.IsScalar())
     set_recipe(settings, precision.Scalar(), precision.Mark().line + 1, file, diagnostics);
@@ -414,7 +415,7 @@ std::optional<Settings> read_bridge_yaml(const std::string& text, const std::str
 
 namespace {
 
-/// `${NAME}`, and `${NAME:default}` of Primus, each by its value; one that has neither stays as it is.
+/// Replaces `${NAME}` and Primus' `${NAME:default}` by their values. A name without a value stays.
 std::string with_variables(std::string text, const std::map<std::string, std::string>& variables) {
   static const std::regex variable(R"(\$\{([A-Za-z_]\w*)(:([^{}$]*))?\})");
   std::string result;
@@ -441,7 +442,7 @@ std::optional<TestCase> read_test_case(const std::string& text, const std::strin
   test.inference = root["MODE"] && root["MODE"].IsScalar() && root["MODE"].Scalar() == "inference";
   std::vector<std::pair<YAML::Node, YAML::Node>> given;
   for (const auto& argument : root["MODEL_ARGS"]) {
-    if (argument.first.Scalar() == "<<" && argument.second.IsMap())  // What it takes over from another map.
+    if (argument.first.Scalar() == "<<" && argument.second.IsMap())  // Merged from another map.
       for (const auto& inherited : argument.second) given.emplace_back(inherited.first, inherited.second);
     else
       given.emplace_back(argument.first, argument.second);
@@ -487,7 +488,8 @@ std::optional<CommandLine> command_of_nemo(const TestCase& test, const std::stri
 
 namespace {
 
-/// Members of a model's file of Primus, those of the files that it extends first; later ones win, and null unsets.
+/// Adds the members of a Primus model file. Files that it extends come first; later values win, and null unsets a
+/// member.
 void add_primus_model(const std::filesystem::path& models, const std::string& name, int depth,
                       std::map<std::string, YAML::Node>& members) {
   constexpr int kDeepest = 8;
@@ -506,7 +508,7 @@ void add_primus_model(const std::filesystem::path& models, const std::string& na
       members[member.first.Scalar()] = member.second;
 }
 
-/// primus/configs/models/megatron of the checkout that `folder` lies in; empty: it lies in none.
+/// The folder primus/configs/models/megatron of the checkout that contains `folder`; empty if there is none.
 std::filesystem::path primus_models(const std::string& folder) {
   std::error_code error;
   if (folder.empty()) return {};
@@ -544,7 +546,7 @@ std::optional<CommandLine> read_primus_yaml(const std::string& text, const std::
     };
     std::map<std::string, YAML::Node> members;
     add_primus_model(primus_models(folder), scalar(trainer["model"]), 0, members);
-    // Parts that no argument of Megatron's says: the model is the built-in one of that name, or none.
+    // No argument of Megatron gives these parts, so the model must be a built-in one of that name.
     static const std::set<std::string> own = {"compress_ratios", "kda_chunk_size", "attn_res_block_size",
                                               "lfm_layer_types"};
     if (std::ranges::any_of(members, [](const auto& member) { return own.contains(member.first); })) members.clear();

@@ -28,7 +28,7 @@ using nlohmann::json;
 
 namespace {
 
-/// What the choices need of the environment. Sources: docs/rules.md (env.*, off.modules, cg.expandable) and
+/// Environment variables that the choices need. Sources: docs/rules.md (env.*, off.modules, cg.expandable) and
 /// Megatron-Bridge's performance recipes.
 std::vector<EnvironmentVariable> environment_of(const Run& run) {
   const TrainingOptions& o = run.options;
@@ -70,36 +70,35 @@ std::vector<EnvironmentVariable> environment_of(const Run& run) {
   return list;
 }
 
-/// Settings that Megatron asks for beside those of the fields.
+/// Adds settings that Megatron requires in addition to those of the fields.
 void add_companions(const Run& run, const Release& release, LaunchTarget target, Settings& plan) {
   const TrainingOptions& o = run.options;
-  if (target !=
-      LaunchTarget::kMegatronBridge) {  // As Megatron-Bridge's recipes have it (recipes/llama/h100/llama3.py):
-    plan.set("manual_gc", true);        // Python's own collections stop one rank while others wait for it.
+  if (target != LaunchTarget::kMegatronBridge) {  // As in Megatron-Bridge's recipes (recipes/llama/h100/llama3.py).
+    plan.set("manual_gc", true);  // Automatic garbage collection stops one rank while others wait for it.
     plan.set("manual_gc_interval", 100);
   }
   if (o.step.overlaps.param_gather_with_optimizer_step) plan.set("ckpt_format", "torch");
   if (run.model.moe.topk == 1) plan.set("moe_router_pre_softmax", true);
   if (run.model.has_moe() && run.model.add_bias_linear && o.layer.software.experts != costmodel::Experts::kSequential)
-    plan.set("bias_dropout_fusion", false);  // TEGroupedMLP stops otherwise (experts.py:529 of core_v0.16.1).
+    plan.set("bias_dropout_fusion", false);  // Otherwise TEGroupedMLP stops (experts.py:529 of core_v0.16.1).
   if (run.model.has_moe() && o.layer.software.experts == costmodel::Experts::kFused) {
     // Transformer Engine fuses experts whose gate and up projections alternate by 32 columns (ops/_common.py:162
     // of 2.14).
     if (run.model.gated_linear_unit) plan.set("moe_mlp_glu_interleave_size", 32);
     if (!run.model.gated_linear_unit) plan.set("use_fused_weighted_squared_relu", true);
   }
-  // Its arguments ask for it, its configurations, and so Megatron-Bridge, do not have it.
+  // Megatron-LM's arguments require it. Its configurations do not have it, so Megatron-Bridge does not either.
   if (target != LaunchTarget::kMegatronBridge && in_releases("", "0.17.1").has(release) &&
       o.layer.cuda_graph.impl == GraphImpl::kLocal && o.layer.ep > 1)
     plan.set("moe_pad_experts_for_cuda_graph_inference", true);
-  // A graph of the whole iteration must know how many copies may pend; about two do
+  // A graph of the whole iteration must know how many copies may be in flight; about two are
   // (docs/memory.md#side-streams-and-offloading).
   if (find_flag("--fine-grained-offloading-max-inflight-offloads")->releases.has(release) &&
       o.layer.cuda_graph.impl == GraphImpl::kFullIteration && !o.layer.offload_modules.empty())
     plan.set("fine_grained_offloading_max_inflight_offloads", 2);
 }
 
-/// Virtual stages of a hybrid are the parts of its pattern, and no flag's.
+/// In a hybrid, bars in the layer pattern give the virtual stages; no flag does.
 void write_stages_of_pattern(const Run& run, Launch& launch) {
   const std::string pattern = launch.model.text("hybrid_layer_pattern");
   const auto stages = static_cast<std::size_t>(run.options.pipeline.pp * run.options.pipeline.vpp);
@@ -128,7 +127,7 @@ std::string argument_text(const Argument& argument) {
   return argument.values.empty() ? argument.flag : argument.flag + ' ' + values_text(argument);
 }
 
-/// Flags, then variables, with their values.
+/// Names and values of the flags, then of the variables.
 std::vector<std::pair<std::string, std::string>> given_by(const Launch& launch) {
   std::vector<std::pair<std::string, std::string>> all;
   for (const Argument& argument : to_arguments(merged(launch), *launch.release))
@@ -137,13 +136,13 @@ std::vector<std::pair<std::string, std::string>> given_by(const Launch& launch) 
   return all;
 }
 
-/// Of a run that says how long it takes and what it needs. Source of the flags: megatron/training/arguments.py.
+/// Arguments of a short run that reports its step time and memory. Source of the flags: megatron/training/arguments.py.
 Settings trial_settings(const Run& run, Trial trial) {
   Settings s;
   if (trial == Trial::kNone) return s;
   s.set("mock_data", true);
   s.set("tokenizer_type", "NullTokenizer");
-  s.set("vocab_size", run.model.vocab_size - 1);  // It adds one for the end of a document.
+  s.set("vocab_size", run.model.vocab_size - 1);  // The tokenizer adds one for the end of a document.
   s.set("train_iters", kTrialSteps);
   s.set("lr", 1e-4);
   s.set("lr_decay_style", "constant");
@@ -152,7 +151,7 @@ Settings trial_settings(const Run& run, Trial trial) {
   s.set("log_interval", 1);
   s.set("log_throughput", true);
   s.set("log_memory_interval", kTrialSteps / 2);
-  s.set("create_attention_mask_in_dataloader", false);  // No kernel reads it, and it has a byte a score.
+  s.set("create_attention_mask_in_dataloader", false);  // No kernel reads the mask, and it has one byte per score.
   if (trial == Trial::kBalanced && run.model.has_moe()) s.set("moe_router_force_load_balancing", true);
   return s;
 }
@@ -189,7 +188,7 @@ std::string arrays(const Launch& launch) {
          (launch.trial.all().empty() ? "" : array("TRIAL_ARGS", launch.trial, *launch.release));
 }
 
-/// The arrays as words of a command line.
+/// Command line words that expand the arrays.
 std::string words(const Launch& launch) {
   return std::string(R"("${MODEL_ARGS[@]}" "${PLAN_ARGS[@]}")") +
          (launch.trial.all().empty() ? "" : R"( "${TRIAL_ARGS[@]}")") + R"( "$@")";
@@ -224,7 +223,8 @@ std::string slurm_text(const Launch& launch) {
   std::string text =
       fmt::format("#!/usr/bin/env bash\n#SBATCH --nodes={}\n#SBATCH --ntasks-per-node={}\n", launch.nodes(), on_node) +
       fmt::format("#SBATCH --gpus-per-node={}\n", on_node);
-  if (launch.nodes_of_domain > 1) {  // Whole NVLink domains, so that groups within one stay within one.
+  if (launch.nodes_of_domain >
+      1) {  // Ask for whole NVLink domains, so that a group that fits into one domain stays in one.
     const std::int64_t nodes = std::min(launch.nodes(), launch.nodes_of_domain);
     text += launch.nodes() % nodes == 0
                 ? fmt::format("#SBATCH --segment={}\n", nodes)
@@ -254,7 +254,7 @@ std::string python_value(const std::string& dest, const json& value) {
   return python_literal(value);
 }
 
-/// A name of Megatron-Bridge's for a recipe of ours.
+/// Megatron-Bridge's name for one of our recipes.
 std::string bridge_recipe(const Settings& plan) {
   for (const BridgeRecipe& recipe : bridge_recipes())
     if (recipe.fp16 == plan.on("fp16") && recipe.fp4.empty() == !plan.has("fp4") &&
@@ -263,7 +263,7 @@ std::string bridge_recipe(const Settings& plan) {
   throw std::logic_error("no recipe of Megatron-Bridge's for --fp8-recipe " + plan.text("fp8_recipe"));
 }
 
-/// What a recipe of Megatron-Bridge may have decided otherwise, as Megatron has it where a plan does not say it.
+/// Values that recipes of Megatron-Bridge may have set. They get Megatron's defaults if a plan does not set them.
 std::map<std::string, std::string> bridge_unsaid(const Release& release) {
   std::map<std::string, std::string> values;
   for (const Field& f : fields())
@@ -272,7 +272,7 @@ std::map<std::string, std::string> bridge_unsaid(const Release& release) {
   return values;
 }
 
-/// Where Megatron-Bridge takes a member from: what a section sets for others at the start wins over theirs.
+/// The places where Megatron-Bridge reads a member. A section that sets members of others at the start wins over them.
 std::vector<std::string> bridge_places(const std::string& dest) {
   if (dest == "overlap_grad_reduce" || dest == "overlap_param_gather") return {"ddp." + dest, "comm_overlap." + dest};
   if (dest == "seq_length") return {"model.seq_length", "dataset.seq_length"};
@@ -308,7 +308,7 @@ std::string bridge_text(const Launch& launch) {
   values["mtp_num_layers"] =
       launch.model.has("mtp_num_layers") ? python_literal(*launch.model.find("mtp_num_layers")) : "None";
   if (launch.plan.on("fp8_param_gather") && launch.plan.is("fp8_recipe", "mxfp8"))
-    values["reuse_grad_buf_for_mxfp8_param_ag"] = "True";  // MixedPrecisionConfig.finalize() asks for it.
+    values["reuse_grad_buf_for_mxfp8_param_ag"] = "True";  // MixedPrecisionConfig.finalize() requires it.
   if (launch.plan.on("optimizer_cpu_offload")) values.try_emplace("optimizer_offload_fraction", "1.0");
   for (const auto& [dest, value] : values)
     for (const std::string& place : bridge_places(dest)) text += fmt::format("    cfg.{} = {}\n", place, value);
@@ -318,7 +318,7 @@ std::string bridge_text(const Launch& launch) {
 }  // namespace
 
 std::int64_t gpus_of_node(std::int64_t ranks_per_domain) {
-  // 8 on an HGX or DGX board, 4 on a compute tray of an NVL72 (NVIDIA's data sheets of both).
+  // 8 on an HGX or DGX board, 4 on a compute tray of an NVL72 (NVIDIA's data sheets).
   constexpr std::int64_t kGpusOfBoard = 8, kGpusOfTray = 4;
   return ranks_per_domain > kGpusOfBoard ? kGpusOfTray : kGpusOfBoard;
 }
@@ -350,7 +350,7 @@ Launch launch_in(const Release& release, const Run& run, LaunchTarget target, Tr
                 .entry = run.model.hybrid ? release.hybrid_entry : release.gpt_entry};
   diagnostics.throw_if_any();
   add_companions(run, release, target, launch.plan);
-  // Megatron asks for as many positions as the sequence has tokens, rotary ones too.
+  // Megatron requires as many positions as the sequence has tokens, also for rotary embeddings.
   launch.model.set("max_position_embeddings",
                    std::max(launch.model.integer("max_position_embeddings", 0), run.options.layer.seq_len));
   const std::int64_t domain = run.hardware.network.ranks_per_domain;
@@ -368,7 +368,7 @@ Launch launch_in(const Release& release, const Run& run, LaunchTarget target, Tr
                    .release = release},
                   run.file, diagnostics);
   diagnostics.throw_if_any();
-  // Megatron-Bridge asks for it beside a layout too, before it reads that.
+  // Megatron-Bridge requires it even beside a layout, and before it reads the layout.
   if (target == LaunchTarget::kMegatronBridge && run.options.pipeline.vpp > 1)
     launch.plan.set("num_virtual_stages_per_pipeline_rank", run.options.pipeline.vpp);
   return launch;
@@ -382,7 +382,8 @@ Launch launch_of(const Run& run, LaunchTarget target, Trial trial) {
     if (!release->numbered()) continue;
     try {
       return launch_in(*release, run, target, trial);
-    } catch (const config::ConfigError&) {  // An older one may take it; if none does, the newest says why.
+    } catch (const config::ConfigError&) {  // An older release may accept the run. If none does, report the newest
+                                            // one's reasons.
       continue;
     }
   }
@@ -439,7 +440,8 @@ json launch_json(const Launch& launch, LaunchTarget target) {
   for (const EnvironmentVariable& variable : launch.environment)
     result["environment"].push_back({{"name", variable.name}, {"value", variable.value}, {"reason", variable.reason}});
   result["arguments"] = json::array();
-  if (target == LaunchTarget::kMegatronBridge) return result;  // It has members of a configuration, no arguments.
+  if (target == LaunchTarget::kMegatronBridge)
+    return result;  // It has members of a configuration instead of arguments.
   for (const Settings& settings : {launch.model, launch.plan, launch.trial})
     for (const Argument& argument : to_arguments(settings, *launch.release))
       result["arguments"].push_back({{"flag", argument.flag}, {"values", argument.values}});

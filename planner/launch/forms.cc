@@ -21,7 +21,7 @@ json given(const ArgumentReading& r, std::string_view dest) {
   return value == nullptr ? json(nullptr) : *value;
 }
 
-/// The recipe of --fp8-recipe, and --fp8-format as Megatron-Bridge's mixed-precision recipes give it.
+/// Values of --fp8-recipe and --fp8-format, as in Megatron-Bridge's mixed-precision recipes.
 struct Fp8Recipe {
   std::string_view precision, recipe, format;
 };
@@ -71,7 +71,7 @@ void write_sharding(ArgumentWriting& w) {
     if (name == sharding) {
       w.settings.set("use_megatron_fsdp", true);
       w.settings.set("data_parallel_sharding_strategy", std::string(strategy));
-      w.settings.set("ckpt_format", "fsdp_dtensor");  // The only one that Megatron-FSDP takes.
+      w.settings.set("ckpt_format", "fsdp_dtensor");  // The only format that Megatron-FSDP supports.
     }
 }
 
@@ -91,7 +91,7 @@ json read_sharding(ArgumentReading& r) {
   return nullptr;
 }
 
-/// Groups over which FSDP shards, as the number of them; the other field of the same flag is DDP's.
+/// The flag takes the number of groups over which FSDP shards. DDP has another field for the same flag.
 void write_fsdp_group(ArgumentWriting& w) {
   const auto& step = w.options().step;
   if (!is_fsdp(step.sharding) || step.fsdp_group == 0) return;
@@ -117,7 +117,7 @@ void write_graph(ArgumentWriting& w) {
   const char* modules = scopes ? "cuda_graph_scope" : "cuda_graph_modules";
   w.settings.set("cuda_graph_impl", whole && scopes ? "local" : name_of(graph.impl));
   if (whole) {
-    w.settings.set("check_for_nan_in_loss_and_grad", false);  // Megatron asks for it: cg.full_mods.
+    w.settings.set("check_for_nan_in_loss_and_grad", false);  // Megatron requires it: cg.full_mods.
     if (scopes) w.settings.set(modules, json{"full_iteration"});
     return;
   }
@@ -145,7 +145,7 @@ json read_graph_scope(ArgumentReading& r) {
   json modules = json::array();
   for (const std::string& scope : graph_scopes(r.settings))
     if (scope != "full" && scope != "full_iteration") modules.push_back(scope);
-  // Megatron's own graphs hold router and preprocessing together.
+  // Megatron's local graphs capture router and preprocessing together.
   const bool router = std::ranges::count(modules, json("moe_router")) > 0;
   const bool preprocess = std::ranges::count(modules, json("moe_preprocess")) > 0;
   if (impl == "local" && router != preprocess) {
@@ -193,7 +193,7 @@ json read_recompute_modules(ArgumentReading& r) {
   return modules;
 }
 
-/// Of full recomputation only.
+/// The value if full recomputation is on, else null.
 json read_of_full(const ArgumentReading& r, std::string_view dest) {
   return r.settings.is("recompute_granularity", "full") ? given(r, dest) : json(nullptr);
 }
@@ -218,12 +218,12 @@ json read_offload_modules(ArgumentReading& r) {
   return on ? json(r.settings.names("offload_modules")) : json(nullptr);
 }
 
-/// --bf16 sets it, unless the gradients are asked for in bf16.
+/// --bf16 switches it on, unless gradients in bf16 are asked for.
 json read_grad_reduce(ArgumentReading& r) {
   const Settings& s = r.settings;
   if (s.on("grad_reduce_in_bf16")) return false;
   if (s.on("accumulate_allreduce_grads_in_fp32") || s.on("grad_reduce_in_fp32")) return true;
-  // From a log or a configuration: what holds. In a script the flag can only switch it on.
+  // A log or a configuration gives the effective value. In a script the flag can only switch it on.
   if (s.off("accumulate_allreduce_grads_in_fp32") || s.off("grad_reduce_in_fp32")) return false;
   const bool switched_on = !s.is("main_grads_dtype", "bf16") && !s.on("fp16");
   if (switched_on) r.infer("optimizer.grad_reduce_in_fp32", "--bf16 switches on --accumulate-allreduce-grads-in-fp32");
@@ -259,7 +259,7 @@ json read_cross_entropy(ArgumentReading& r) {
   return r.settings.text("cross_entropy_fusion_impl", "native");
 }
 
-/// Chunks of a rank; a layout string says it itself.
+/// Chunks of a rank; null if a layout string implies it.
 json read_vpp(ArgumentReading& r) {
   const Settings& s = r.settings;
   if (s.has("pipeline_model_parallel_layout")) return nullptr;
@@ -273,7 +273,7 @@ json read_vpp(ArgumentReading& r) {
       1, slots / std::max<std::int64_t>(1, s.integer("pipeline_model_parallel_size", 1)) / in_chunk);
 }
 
-/// Megatron's own default, 0, is none.
+/// Megatron's own default is 0; null then.
 json read_mtp_repeated(ArgumentReading& r) {
   return r.settings.integer("mtp_num_layers", 0) > 1 ? json(r.settings.on("mtp_use_repeated_layer")) : json(nullptr);
 }
@@ -339,7 +339,7 @@ void write_recompute_modules(ArgumentWriting& w) {
   w.settings.set("recompute_modules", names_of(recompute.modules));
 }
 
-/// A place of a stage's for what is no layer: Megatron counts it where there are several stages.
+/// Whether embedding or loss counts as a layer. Megatron applies it only if there are several stages.
 json read_account(ArgumentReading& r, std::string_view dest) {
   if (r.settings.integer("pipeline_model_parallel_size", 1) > 1) return given(r, dest);
   if (r.settings.on(dest)) r.infer(dest, "there is one stage");
@@ -355,7 +355,7 @@ json read_optimizer(ArgumentReading& r) {
 
 void write_grad_reduce(ArgumentWriting& w) {
   const bool fp32 = w.options().layer.grad_reduce_in_fp32;
-  if (!fp32 && w.options().layer.precision == costmodel::Precision::kFp16) return;  // Megatron's own.
+  if (!fp32 && w.options().layer.precision == costmodel::Precision::kFp16) return;  // This is Megatron's default.
   w.settings.set(fp32 ? "accumulate_allreduce_grads_in_fp32" : "grad_reduce_in_bf16", true);
 }
 
@@ -369,7 +369,7 @@ json read_fp8_param_gather(ArgumentReading& r) {
   return fp8 ? given(r, "fp8_param_gather") : json(nullptr);
 }
 
-/// MXFP8 parameters under DDP; Megatron switches the reuse off under its FSDP.
+/// Reuse applies to MXFP8 parameters under DDP. Megatron switches it off under its FSDP.
 bool reuses_grad_buffer(const TrainingOptions& o) {
   return o.step.optimizer.reuse_grad_buffer && o.step.optimizer.low_precision_param_gather &&
          o.layer.precision == costmodel::Precision::kMxfp8 && !is_fsdp(o.step.sharding);
@@ -387,7 +387,7 @@ json read_attention(ArgumentReading& r) {
   return backend == "unfused" || backend == "local" ? "unfused" : "fused";
 }
 
-/// True, or nothing: a flag that is given or not.
+/// True if the flag is given, else null.
 json flag_if(bool given) { return given ? json(true) : json(nullptr); }
 template <typename Value>
 json value_if(bool given, Value value) {

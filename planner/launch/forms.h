@@ -8,15 +8,14 @@
 #include "planner/launch/arguments.h"
 #include "planner/run/run_file.h"
 
-// How fields of a run file are said in Megatron's arguments where they are more than one argument with the field's
-// value.
+// Conversion of fields of a run file that are not simply one argument with the field's value.
 namespace foldwise::planner {
 
 struct ArgumentWriting {
   const Run& run;
   const Release& release;
   Settings& settings;
-  /// What no argument says.
+  /// Reports a value that no argument can express.
   std::function<void(std::string_view key, std::string message)> refuse;
 
   [[nodiscard]] const costmodel::TrainingOptions& options() const { return run.options; }
@@ -24,24 +23,24 @@ struct ArgumentWriting {
 
 struct ArgumentReading {
   const Settings& settings;
-  /// Notes what Megatron makes of the arguments.
+  /// Records what Megatron derives from the arguments.
   std::function<void(std::string_view key, std::string why)> infer;
-  /// A choice that is not modelled, given by this member of the Namespace.
+  /// Reports a choice that is not modelled, at this member of the Namespace.
   std::function<void(std::string_view dest, std::string message)> refuse;
 };
 
-/// How a field is said where it is not one argument that holds its value.
+/// Conversion of one field to and from Megatron's arguments.
 struct Form {
   std::string_view key;
-  std::vector<std::string> members;  ///< Of the Namespace, that are read.
+  std::vector<std::string> members;  ///< Members of the Namespace that are read.
   nlohmann::json (*says)(const ArgumentWriting&) =
-      nullptr;                                ///< What the first of them is given; null: nothing. Empty: never said.
-  void (*write)(ArgumentWriting&) = nullptr;  ///< Instead, where there are several.
+      nullptr;                                ///< Value of the first member; null: not given. nullptr: never given.
+  void (*write)(ArgumentWriting&) = nullptr;  ///< Replaces `says` if several members are set.
   nlohmann::json (*read)(ArgumentReading&) =
-      nullptr;  ///< Null: the run file is silent. Empty: the first member's value.
+      nullptr;  ///< Value of the field; null: the run file does not state it. nullptr: the first member's value.
 };
 
-/// Empty rows stand for fields that no argument says.
+/// Empty rows are fields that no argument expresses.
 [[nodiscard]] const std::vector<Form>& forms();
 /// Null: the field is one argument, which the table of fields names.
 [[nodiscard]] const Form* form_of(std::string_view key);

@@ -29,10 +29,10 @@ using nlohmann::json;
 namespace {
 
 // ---- Lists of layers -----------------------------------------------------------------------------------------------
-// --moe-layer-freq, --linear-attention-freq and --window-attn-skip-freq take a number or a list as Python writes it:
+// --moe-layer-freq, --linear-attention-freq and --window-attn-skip-freq take a number or a list in Python's syntax:
 // "([0]*3+[1]*58)".
 
-/// [0, 0, 0, 1, 1] as "[0]*3+[1]*2".
+/// Writes [0, 0, 0, 1, 1] as "[0]*3+[1]*2".
 std::string runs_of(const std::vector<bool>& layers) {
   std::string text;
   for (std::size_t at = 0; at < layers.size();) {
@@ -44,7 +44,7 @@ std::string runs_of(const std::vector<bool>& layers) {
   return text;
 }
 
-/// Its shortest period, repeated: "([0]*1+[1]*1)*24".
+/// Writes the shortest period of a list, repeated: "([0]*1+[1]*1)*24".
 std::string list_text(const std::vector<bool>& layers) {
   for (std::size_t period = 1; period <= layers.size(); ++period) {
     bool repeats = layers.size() % period == 0;
@@ -56,9 +56,9 @@ std::string list_text(const std::vector<bool>& layers) {
   return "";
 }
 
-constexpr std::size_t kMostLayers = 16'384;  // As the readers of models bound it.
+constexpr std::size_t kMostLayers = 16'384;  // The bound of the readers of models.
 
-/// Sums and products of lists of whole numbers; nothing: it is none.
+/// Parses sums and products of lists of whole numbers; nothing if the text is none.
 class ListExpression {
  public:
   explicit ListExpression(std::string_view text) : text_(text) {}
@@ -130,8 +130,8 @@ class ListExpression {
   bool failed_ = false;
 };
 
-/// A list of layers, or every how manieth; nothing: not given. A number N stands for the layers i (from 0) for which
-/// `of_number(N, i)` holds.
+/// Reads a list of layers, or a number N that stands for the layers i (from 0) for which `of_number(N, i)` holds.
+/// Nothing if the member is not given.
 struct LayerList {
   std::vector<bool> layers;
   std::string mistake;
@@ -164,9 +164,9 @@ std::optional<LayerList> layer_list(const Settings& s, std::string_view dest,
 }
 
 bool every_nth(std::int64_t n, std::int64_t layer) { return layer % n == 0; }          // --moe-layer-freq
-bool all_but_nth(std::int64_t n, std::int64_t layer) { return (layer + 1) % n != 0; }  // The other two.
+bool all_but_nth(std::int64_t n, std::int64_t layer) { return (layer + 1) % n != 0; }  // The other two flags.
 
-// ---- From the model ------------------------------------------------------------------------------------------------
+// ---- From the model to arguments -----------------------------------------------------------------------------------
 
 class Writer {
  public:
@@ -197,12 +197,13 @@ class Writer {
     if (!model_.add_bias_linear) set("add_bias_linear", false);
     if (model_.clamped_activation) {
       set("quick_geglu", true);
-      set("activation_func_clamp_value", 7.0);  // GPT-OSS, the one family that has it.
+      set("activation_func_clamp_value", 7.0);  // GPT-OSS is the only family with it.
       set("glu_linear_offset", 1.0);
     } else if (model_.gated_linear_unit) {
       set("swiglu", true);
     } else if (!model_.add_bias_linear) {
-      set("squared_relu", true);  // Nemotron. Megatron has no unbiased GELU without a gate (bias_activation_fusion).
+      set("squared_relu",
+          true);  // Nemotron. Without a gate Megatron has no GELU without bias (bias_activation_fusion).
     }
     set("position_embedding_type", model_.learned_position_embedding ? "learned_absolute"
                                    : model_.hybrid                   ? "none"
@@ -214,8 +215,8 @@ class Writer {
     set("make_vocab_size_divisible_by", model_.make_vocab_size_divisible_by);
   }
 
-  /// Of grouped queries: later than the flag's choice, whose parameters nothing sets in 0.18 (gpt_model.py:180). Costs
-  /// are those of plain rotary embeddings, which stand in for it.
+  /// YaRN of attention with grouped queries. Releases had the flag's choice earlier, but in 0.18 nothing sets its
+  /// parameters (gpt_model.py:180). Otherwise plain rotary embeddings are written, which cost the same.
   [[nodiscard]] bool has_yarn() const {
     return model_.scaled_rope && model_.mtp_num_layers == 0 && in_releases("0.19.0").has(release_);
   }
@@ -281,7 +282,8 @@ class Writer {
   }
 
   void write_mamba(const MambaSpec& mamba) {
-    if (in_releases("", "0.16.1").has(release_)) set("is_hybrid_model", true);  // Later ones see it from the pattern.
+    if (in_releases("", "0.16.1").has(release_))
+      set("is_hybrid_model", true);  // Later releases derive it from the pattern.
     set("mamba_num_heads", mamba.heads);
     set("mamba_head_dim", mamba.head_dim);
     set("mamba_state_dim", mamba.state);
@@ -333,7 +335,8 @@ class Writer {
       return text;
     };
     const bool older = !find_flag("--hybrid-layer-pattern")->releases.has(release_);
-    const bool mamba = in_releases("", "0.17.1").has(release_);  // Their builders take no layers by themselves.
+    const bool mamba =
+        in_releases("", "0.17.1").has(release_);  // The builders of these releases do not choose the layers themselves.
     set("spec", mamba ? json{"megatron.core.models.mamba.mamba_layer_specs", "mamba_stack_spec"}
                       : json{"megatron.core.models.hybrid.hybrid_layer_specs", "hybrid_stack_spec"});
     set(older ? "hybrid_override_pattern" : "hybrid_layer_pattern", symbols(model_.layers));
@@ -348,7 +351,7 @@ class Writer {
   Settings settings_;
 };
 
-// ---- To the model --------------------------------------------------------------------------------------------------
+// ---- From arguments to the model -----------------------------------------------------------------------------------
 
 class ModelReader {
  public:
@@ -380,7 +383,7 @@ class ModelReader {
   static std::string flag_name(const std::string& dest) {
     return flags_of(dest).empty() ? dest : flags_of(dest).front()->flag;
   }
-  /// Copies a member under Hugging Face's name.
+  /// Copies a member to Hugging Face's name.
   void copy(const std::string& key, const std::string& dest) {
     if (const json* value = s_.find(dest)) config_[key] = *value;
   }
@@ -389,7 +392,7 @@ class ModelReader {
     mistake(dest, "expected a whole number, found nothing");
   }
 
-  /// Megatron's, of a dense layer (arguments.py, validate_args).
+  /// Megatron's default for a dense layer (arguments.py, validate_args).
   [[nodiscard]] std::int64_t default_ffn_hidden_size() const {
     const std::int64_t hidden = s_.integer("hidden_size", 0);
     return s_.on("swiglu") ? 4 * hidden * 2 / 3 / 64 * 64 : 4 * hidden;
@@ -402,7 +405,7 @@ class ModelReader {
     if (s_.has("vocab_size")) {
       copy("vocab_size", "vocab_size");
       copy("make_vocab_size_divisible_by", "make_vocab_size_divisible_by");
-    } else if (s_.has("padded_vocab_size")) {  // What a log knows of a tokenizer; padding does not change it again.
+    } else if (s_.has("padded_vocab_size")) {  // The size that a log prints. It is padded already.
       copy("vocab_size", "padded_vocab_size");
       config_["make_vocab_size_divisible_by"] = 1;
     } else {
@@ -436,7 +439,7 @@ class ModelReader {
     config_["learnable_softmax"] = s_.is("softmax_type", "learnable");
     const std::string variant = s_.text("experimental_attention_variant");
     if (variant != "gated_delta_net" && variant != "gdn") return;
-    // Megatron's own sizes where the flag is not given.
+    // Megatron's default sizes.
     config_["linear_num_key_heads"] = s_.integer("linear_num_key_heads", 16);
     config_["linear_key_head_dim"] = s_.integer("linear_key_head_dim", 128);
     config_["linear_num_value_heads"] = s_.integer("linear_num_value_heads", 32);
@@ -463,12 +466,12 @@ class ModelReader {
     config_["num_experts_per_tok"] = s_.integer("moe_router_topk", 2);
     if (s_.has("moe_ffn_hidden_size"))
       copy("moe_intermediate_size", "moe_ffn_hidden_size");
-    else  // Megatron's: as wide as a dense layer.
+    else  // Megatron's default is the width of a dense layer.
       config_["moe_intermediate_size"] = s_.integer("ffn_hidden_size", default_ffn_hidden_size());
     copy("moe_shared_expert_intermediate_size", "moe_shared_expert_intermediate_size");
     if (s_.on("moe_shared_expert_gate")) config_["moe_shared_expert_gate"] = true;
     copy("moe_latent_size", "moe_latent_size");
-    if (s_.integer("moe_router_group_topk", 0) > 0) {  // Groups alone limit nothing.
+    if (s_.integer("moe_router_group_topk", 0) > 0) {  // Groups alone do not limit the choice.
       copy("n_group", "moe_router_num_groups");
       copy("topk_group", "moe_router_group_topk");
     }
@@ -487,7 +490,7 @@ class ModelReader {
     if (s_.has("num_experts")) list("moe_layers", "moe_layer_freq", every_nth);
     if (config_.contains("linear_num_key_heads")) list("linear_layers", "linear_attention_freq", all_but_nth);
     if (!s_.has("window_size")) return;
-    // "(127, 0)" or "127,0": the first is how many earlier tokens a token sees.
+    // "(127, 0)" or "127,0": the first number is how many earlier tokens a token sees.
     const std::string text =
         s_.find("window_size")->is_array() ? word_of(s_.find("window_size")->front()) : s_.text("window_size");
     const std::size_t digit = text.find_first_of("0123456789");
@@ -498,7 +501,7 @@ class ModelReader {
     list("window_layers", "window_attn_skip_freq", all_but_nth);
   }
 
-  /// As the family of such models is written.
+  /// Converts the configuration to the form of the Nemotron-H family.
   void hybrid(const std::string& pattern) {
     json config = {
         {"model_type", "nemotron_h"}, {"hybrid_override_pattern", pattern}, {"num_hidden_layers", pattern.size()}};
@@ -520,7 +523,7 @@ class ModelReader {
     config_ = std::move(config);
   }
 
-  /// Models are compared without what other fields say, or no argument does.
+  /// The model without values that other fields state or no argument can, for comparisons.
   static ModelSpec compared(ModelSpec spec) {
     spec.name.clear();
     spec.max_position_embeddings = 0;
@@ -532,7 +535,8 @@ class ModelReader {
       return std::ranges::any_of(
           spec.layers, [&](const LayerSpec& layer) { return layer.mixer == static_cast<std::int32_t>(number); });
     };
-    while (!spec.mixers.empty() && !used(spec.mixers.size() - 1)) spec.mixers.pop_back();  // Multi-token prediction's.
+    while (!spec.mixers.empty() && !used(spec.mixers.size() - 1))
+      spec.mixers.pop_back();  // Only for multi-token prediction.
     return spec;
   }
 
@@ -554,7 +558,7 @@ class ModelReader {
     for (const auto& [name, known] : built_in)
       if (known == wanted) return name;
     if (!s_.is("tokenizer_type", "NullTokenizer")) return config;
-    ++wanted.vocab_size;  // It adds one for the end of a document, and trials are given one less (export.cc).
+    ++wanted.vocab_size;  // NullTokenizer adds one for the end of a document, so trials are given one less (export.cc).
     for (const auto& [name, known] : built_in)
       if (known == wanted) return name;
     return config;
@@ -597,7 +601,7 @@ std::string model_but_for_vocabulary(const Settings& settings) {
 
 std::int64_t layers_of(const Settings& settings) {
   const std::string pattern = settings.text("hybrid_layer_pattern", settings.text("hybrid_override_pattern"));
-  if (!pattern.empty()) {  // Bars part its stages; behind slashes stand layers of multi-token prediction.
+  if (!pattern.empty()) {  // Bars separate stages; layers of multi-token prediction follow a slash.
     const std::string_view decoder = std::string_view(pattern).substr(0, pattern.find('/'));
     return static_cast<std::int64_t>(decoder.size()) - std::ranges::count(decoder, '|');
   }

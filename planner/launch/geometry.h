@@ -7,21 +7,21 @@
 #include "costmodel/model/model.h"
 #include "planner/launch/arguments.h"
 
-// Between a model and the arguments that give Megatron its geometry.
+// Converts between models and the arguments that give Megatron their geometry.
 namespace foldwise::planner {
 
-/// The arguments that build `model` in Megatron-Core. Adds to `diagnostics` what no argument of the release builds.
+/// The arguments that build `model` in Megatron-Core. Reports parts that no argument of the release can build.
 [[nodiscard]] Settings settings_of_model(const costmodel::ModelSpec& model, const Release& release,
                                          config::Diagnostics& diagnostics);
 
-/// What a run file says of the model that these settings build: the name of a built-in model of equal geometry, else
-/// an object that the reader of models takes (model_type "megatron"; docs/run-file.md). The depth of multi-token
-/// prediction is a field of its own. Adds what Megatron could not build, or we cannot read, to `diagnostics`.
+/// The run file's model for these settings: the name of a built-in model of equal geometry, otherwise an object for the
+/// reader of models (model_type "megatron"; docs/run-file.md). The depth of multi-token prediction is a separate field.
+/// Reports what Megatron could not build or we cannot read.
 [[nodiscard]] nlohmann::json model_of(const Settings& settings, const std::string& file,
                                       config::Diagnostics& diagnostics);
 
-/// The built-in model that these settings build if their vocabulary, which they do not say, is its own; empty: none, or
-/// models of several vocabularies.
+/// The built-in model of these settings, which do not state a vocabulary. Empty if there is none, or if models with
+/// different vocabularies match.
 [[nodiscard]] std::string model_but_for_vocabulary(const Settings& settings);
 
 /// Number of decoder layers.

@@ -30,7 +30,7 @@ using nlohmann::json;
 
 namespace {
 
-/// A number of ranks or nodes: two of them can be multiplied.
+/// Parses a number of ranks or nodes. The product of two fits 64 bits.
 std::optional<std::int64_t> whole(const std::string& text) {
   constexpr std::int64_t kMost = 1'000'000'000;
   const auto number = config::number_in<std::int64_t>(text);
@@ -45,7 +45,7 @@ std::string flag_in(const std::string& word) { return word.substr(0, word.find('
 
 bool is_megatrons_flag(const std::string& word) { return begins_flag(word) && find_flag(flag_in(word)) != nullptr; }
 
-/// Where the program's own arguments begin: behind the script, or the module, that Python runs.
+/// Index of the program's first own argument, after the script or module that Python runs.
 std::size_t program_end(const Started& started) {
   const std::vector<std::string>& words = started.words;
   for (std::size_t i = started.around; i < words.size(); ++i) {
@@ -57,14 +57,14 @@ std::size_t program_end(const Started& started) {
   return words.size();
 }
 
-/// The script that Python runs: "pretrain_gpt.py"; empty: none, or a module.
+/// The script that Python runs: "pretrain_gpt.py"; empty if it runs none, or a module.
 std::string program_of(const Started& started) {
   const std::size_t end = program_end(started);
   const std::string word = end > 0 && end <= started.words.size() ? started.words[end - 1] : "";
   return word.ends_with(".py") ? base_of(word) : "";
 }
 
-/// The value of an option of torchrun or srun, in any of its spellings: the innermost program's.
+/// The value of an option of torchrun or srun in any of its spellings. The innermost program's wins.
 std::optional<std::string> option_of(const std::vector<std::string>& words, std::size_t end,
                                      const std::vector<std::string>& names) {
   std::optional<std::string> value;
@@ -81,7 +81,7 @@ std::optional<std::int64_t> ranks_of(const Started& started, std::size_t end, st
     const auto value = option_of(started.words, end, names);
     if (!value) return std::nullopt;
     if (*value == "gpu" || *value == "auto") return gpus_per_node;
-    return whole(value->substr(value->find_last_of(':') + 1));  // "gpu:8", and "1:16" of nodes.
+    return whole(value->substr(value->find_last_of(':') + 1));  // "gpu:8"; "1:16" for nodes.
   };
   const auto variable = [&](const char* name) -> std::optional<std::int64_t> {
     const auto found = started.environment.find(name);
@@ -91,7 +91,7 @@ std::optional<std::int64_t> ranks_of(const Started& started, std::size_t end, st
   const auto nodes = count({"--nodes", "-N"});
   if (processes) {
     const auto torch_nodes = count({"--nnodes"});
-    if (!torch_nodes && option_of(started.words, end, {"--nnodes"})) return std::nullopt;  // An empty variable.
+    if (!torch_nodes && option_of(started.words, end, {"--nnodes"})) return std::nullopt;  // The variable is empty.
     return *processes * (torch_nodes ? *torch_nodes : nodes.value_or(1));
   }
   const auto tasks = count({"--ntasks", "-n", "-np", "--np"});
@@ -102,8 +102,7 @@ std::optional<std::int64_t> ranks_of(const Started& started, std::size_t end, st
   return variable("WORLD_SIZE");
 }
 
-/// Lines of the flags that stand in the text once: an array's or a variable's words come from elsewhere than the
-/// command.
+/// Lines of flags that occur once in the text. Words of an array or a variable are not where the command is.
 std::map<std::string, int> flag_lines(const std::string& text) {
   std::map<std::string, int> lines;
   std::set<std::string> twice;
@@ -121,8 +120,8 @@ std::map<std::string, int> flag_lines(const std::string& text) {
   return lines;
 }
 
-/// A start of Primus' command, with what the experiment that it names comes to before its own words; any other as it
-/// is. `folder`: of the script.
+/// A start of Primus' command with the words of its experiment inserted before its own words. Other starts are returned
+/// unchanged. `folder`: folder of the script.
 Started with_experiment(const Started& started, const std::string& folder) {
   const auto text = started.environment.find("EXPERIMENT_TEXT"), file = started.environment.find("EXPERIMENT_FILE");
   if (started.words.size() <= started.around || started.words[started.around] != "primus" ||
@@ -143,7 +142,7 @@ Started with_experiment(const Started& started, const std::string& folder) {
   return result;
 }
 
-/// Of a start, in Megatron's flags; empty: it has none.
+/// The arguments of a start as Megatron's flags; empty if it has none.
 std::vector<Argument> arguments_of(const Started& started, const std::map<std::string, int>& lines) {
   if (std::optional<Translated> front_end = translated(started, lines)) return std::move(front_end->arguments);
   std::vector<Argument> arguments;
@@ -163,7 +162,7 @@ std::vector<Argument> arguments_of(const Started& started, const std::map<std::s
   return arguments;
 }
 
-/// {"env_vars": {...}} of ray's --runtime-env-json.
+/// The variables of {"env_vars": {...}} in ray's --runtime-env-json.
 std::map<std::string, std::string> runtime_environment(const Started& started) {
   std::map<std::string, std::string> environment;
   const auto text = option_of(started.words, started.around, {"--runtime-env-json"});
@@ -174,7 +173,7 @@ std::map<std::string, std::string> runtime_environment(const Started& started) {
   return environment;
 }
 
-/// Of a start with these arguments, and what its front end says besides.
+/// The command of a start with these arguments, and what its front end adds.
 LaunchCommand command_of(const Started& started, std::vector<Argument> arguments,
                          const std::map<std::string, int>& lines, std::int64_t gpus_per_node) {
   LaunchCommand result{.arguments = std::move(arguments),
@@ -200,7 +199,7 @@ LaunchCommand command_of(const Started& started, std::vector<Argument> arguments
   return result;
 }
 
-/// A text with what it holds.
+/// The contents of a text.
 struct Source {
   enum class Kind : std::uint8_t { kScript, kLog, kBridge };
   Kind kind = Kind::kScript;
@@ -209,17 +208,17 @@ struct Source {
   std::optional<std::int64_t> num_gpus;
   std::vector<Argument> unknown, unused;
   std::vector<std::string> notes;
-  std::string model;                 ///< A built-in one, that a front end names.
-  bool own_sizes = false;            ///< The arguments make another model of it.
-  std::string defaults;              ///< Its own set of them; empty: those of Megatron's arguments.
-  std::vector<Argument> arguments;   ///< Of a script: `settings` are read from them.
-  json fields = json::object();      ///< Of the run file, that a front end says.
+  std::string model;                 ///< A built-in model that a front end names.
+  bool own_sizes = false;            ///< The arguments change the named model's sizes.
+  std::string defaults;              ///< The front end's set of defaults; empty: Megatron's.
+  std::vector<Argument> arguments;   ///< Arguments of a script, from which `settings` are read.
+  json fields = json::object();      ///< Fields of the run file that a front end gives.
   std::string program;               ///< The script that Python runs; empty: not known.
-  const Release* release = nullptr;  ///< That knows the arguments.
-  std::string outgrown;              ///< The call of a script that is shown, and does not fit it any more.
+  const Release* release = nullptr;  ///< Release for which the arguments were read.
+  std::string outgrown;              ///< The shown call that does not fit the script any more.
 };
 
-/// The release that an export of ours names in its head; null: the text is none.
+/// The release in the head of a text that foldwise exported; null if it was not.
 const Release* exported_for(const std::string& text) {
   const std::size_t end = text.find(", by foldwise export"), begin = text.rfind("Megatron-Core ", end);
   if (end == std::string::npos || begin == std::string::npos) return nullptr;
@@ -227,7 +226,7 @@ const Release* exported_for(const std::string& text) {
   return find_release(name.substr(0, name.find(' ')));
 }
 
-/// The newest release that knows every flag that one of them knows.
+/// The newest release that knows every flag that any release knows.
 const Release& release_of(const std::vector<Argument>& arguments) {
   const auto knows_all = [&](const Release& release) {
     return std::ranges::all_of(arguments, [&](const Argument& argument) {
@@ -256,7 +255,8 @@ Source read_source(const std::string& text, const std::string& file, const Impor
     }
     return source;
   }
-  constexpr std::size_t kMostBytes = std::size_t{4} << 20;  // Each becomes a hundred; people write kilobytes.
+  constexpr std::size_t kMostBytes = std::size_t{4}
+                                     << 20;  // Each byte can become a hundred. Real files have kilobytes.
   if (text.size() > kMostBytes)
     diagnostics.error({file, 0, ""}, fmt::format("no log with Megatron's arguments, and larger than the {} MiB of a "
                                                  "script or a configuration",
@@ -314,7 +314,7 @@ Source read_source(const std::string& text, const std::string& file, const Impor
   return source;
 }
 
-/// Reads a script's arguments as a release has them.
+/// Reads a script's arguments for a release.
 void read_arguments(Source& source, const Release& release, const std::string& file, Diagnostics& diagnostics) {
   source.release = &release;
   source.settings = parse_arguments(source.arguments, file, release, diagnostics, source.unknown);
@@ -329,7 +329,7 @@ void read_arguments(Source& source, const Release& release, const std::string& f
   for (const Argument& argument : source.arguments) {
     const ArgumentSpec* spec = find_flag(argument.flag);
     if (spec == nullptr) continue;
-    const bool told = spec->dest == "spec" ||  // By complete_layers().
+    const bool told = spec->dest == "spec" ||  // complete_layers() mentions it.
                       std::ranges::find(left_out.flags, argument.flag) != left_out.flags.end();
     if (!is_read(spec->dest) && !told) source.unused.push_back(argument);
     for (const std::string& word : argument.values)
@@ -342,7 +342,7 @@ void read_arguments(Source& source, const Release& release, const std::string& f
   }
 }
 
-/// A mistake in the run file that was made, at the flag that is to blame.
+/// Location of the flag that caused a mistake in the generated run file.
 config::Location blamed(const config::Location& where, const Source& source, const std::string& file) {
   std::string key = where.field.empty() ? "" : where.field.substr(1);
   std::ranges::replace(key, '/', '.');
@@ -368,12 +368,12 @@ Run read_back(const json& json_run, const Source& source, const std::string& fil
   return run;
 }
 
-/// Scripts and logs hold any bytes: what is no UTF-8 becomes U+FFFD.
+/// Scripts and logs may hold any bytes. Invalid UTF-8 becomes U+FFFD.
 std::string as_utf8(const std::string& bytes) {
   return json::parse(json(bytes).dump(-1, ' ', false, json::error_handler_t::replace)).get<std::string>();
 }
 
-/// --global-batch-size is one micro-batch of every data-parallel rank where it is not given.
+/// Without --global-batch-size Megatron uses one micro-batch per data-parallel rank.
 void add_global_batch(const Source& source, std::int64_t num_gpus, StatedFields& stated) {
   if (stated.fields.contains("global_batch")) return;
   const Settings& s = source.settings;
@@ -430,8 +430,8 @@ LaunchCommand read_launch_command(const std::string& text, const std::string& fi
 
 namespace {
 
-/// Sets what builds the model that is named. Arguments that say otherwise make another one of a front end's; of one
-/// that the question names they are left out.
+/// Sets the geometry of the named model. If a front end names it, arguments that differ make another model. If the
+/// question names it, they are left out.
 void take_model(Source& source, const std::string& named, const Release& release, Diagnostics& diagnostics) {
   Diagnostics unsaid;
   const std::vector<std::string> others = add_geometry(named, release, source.settings, unsaid);
@@ -445,7 +445,8 @@ void take_model(Source& source, const std::string& named, const Release& release
       source.notes.push_back(d.message);
 }
 
-/// What `read_source` read, as the release has it, with what the question adds; adds all that Megatron would refuse.
+/// Completes what read_source() read, for a release and with the question's values. Reports everything that Megatron
+/// would refuse.
 Source started(Source source, const Release& release, const std::string& named, std::int64_t num_gpus,
                const costmodel::Hardware& hardware, const std::string& file, Diagnostics& diagnostics) {
   const bool script = source.kind == Source::Kind::kScript;
@@ -457,11 +458,12 @@ Source started(Source source, const Release& release, const std::string& named, 
   const Start start{.settings = source.settings,
                     .environment = source.environment,
                     .world = num_gpus,
-                    // MXFP8 came with compute capability 10.
+                    // MXFP8 needs compute capability 10.
                     .hopper_or_older = !hardware.supports(costmodel::Precision::kMxfp8),
                     .trains = source.program.find("inference") == std::string::npos,
                     .release = release};
-  // A run that printed its arguments has passed these; Megatron-Bridge makes configurations, and no command line.
+  // A run that printed its arguments has passed these checks. Megatron-Bridge makes configurations instead of
+  // arguments.
   if (script && source.defaults.empty()) check_arguments(start, file, diagnostics);
   return source;
 }
@@ -487,7 +489,7 @@ Imported import_launch(const std::string& bytes, const std::string& file, const 
     return started(read, release, named, *num_gpus, hardware, file, found);
   };
   Source source = as_of(newest, diagnostics);
-  // What starts a release that was not named starts one that takes it.
+  // If no release is named, an older one that accepts the arguments is used.
   const auto takes = [&](const Release& older) {
     if (older.order >= newest.order) return false;
     Diagnostics found;

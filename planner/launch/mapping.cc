@@ -16,22 +16,22 @@ using nlohmann::json;
 
 namespace {
 
-/// The member of the Namespace that the field's first flag fills; empty: it has none.
+/// The member of the Namespace that the field's first flag fills; empty if it has no flag.
 std::string member_of(const Field& f) {
   if (f.flags.empty()) return "";
   const ArgumentSpec* spec = find_flag(f.flags.front());
   return spec == nullptr ? "" : spec->dest;
 }
 
-/// The member of Megatron's configuration that its flag would fill: "--fp8-dot-product-attention" has underscores
-/// there.
+/// The member of Megatron's configuration that belongs to the flag: the name of "--fp8-dot-product-attention" with
+/// underscores.
 std::string configuration_member(const Field& f) {
   std::string name = f.flags.front().substr(2);
   std::ranges::replace(name, '-', '_');
   return name;
 }
 
-/// Said so that a start of Megatron gives it: whether that needs the flag.
+/// Whether a start of Megatron needs the flag to get this value.
 bool is_said(const Field& f, const json& value, const TrainingOptions& options) {
   if (value.is_null() || !f.applies_to(options)) return false;
   return value != f.megatron || value.is_number();
@@ -62,7 +62,7 @@ Settings settings_of_options(const Run& run, const Release& release, Diagnostics
         writing.refuse(f.key, fmt::format("no argument of Megatron-LM sets it to {}", value_text(value)));
     }
     if (member.empty() || !is_said(f, value, run.options)) continue;
-    if (!f.releases.has(release)) continue;  // What a rule refuses, or Megatron's own value.
+    if (!f.releases.has(release)) continue;  // A rule refuses the value, or it is Megatron's own.
     settings.set(member, value);
   }
   if (run.options.layer.lora) writing.refuse("task", "Megatron-LM has no argument for LoRA");

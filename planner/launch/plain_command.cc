@@ -11,7 +11,7 @@
 #include "planner/launch/files.h"
 #include "planner/launch/script.h"
 
-// Texts that no shell has to read.
+// Reads texts that need no shell.
 namespace foldwise::planner {
 
 namespace {
@@ -20,8 +20,8 @@ using Words = std::vector<std::string>;
 
 constexpr std::string_view kBlanks = " \t\r";
 
-/// Words of the lines of a text, with quotes taken off and lines joined behind a backslash. `shell`: what only a shell
-/// understands stands outside of quotes.
+/// The words of a text's lines. Quotes are removed, and lines are joined after a backslash. `shell`: outside quotes
+/// there is something that only a shell understands.
 struct Lines {
   std::vector<Words> lines;
   bool shell = false;
@@ -31,7 +31,7 @@ Lines lines_of(std::string_view text) {
   Lines result;
   Words line;
   std::string word;
-  bool any = false;  // `word` is one, though perhaps an empty one.
+  bool any = false;  // `word` is a word, perhaps an empty one.
   char quote = '\0';
   const auto end_word = [&] {
     if (any) line.push_back(std::move(word));
@@ -89,7 +89,8 @@ bool is_assignment(const std::string& word) {
   return word.size() < 4096 && std::regex_match(word, assignment);
 }
 
-/// The line of `ps` that starts most: its words behind what `ps` says of the process. Nothing: it is no list of `ps`.
+/// The line of `ps` output that starts the largest command, without the columns before the command. Nothing if the text
+/// is not output of `ps`.
 std::optional<Started> process_list(const std::string& text) {
   static const std::regex process(R"(\s*([A-Za-z_][-\w.+]*\s+)?\d+\s[^]*)"), head(R"(\s*([A-Z%]+\s+)*PID\s[^]*)");
   Started most;
@@ -117,7 +118,7 @@ std::optional<Started> plain_command(const std::string& text) {
   if (text.find("\n#SBATCH") != std::string::npos) return std::nullopt;
   Lines parsed = lines_of(text);
   std::vector<Words>& lines = parsed.lines;
-  // One word a line.
+  // The text has one word per line.
   if (lines.size() > 2 && is_python(lines.front().front()) &&
       std::ranges::all_of(lines, [](const Words& line) { return line.size() == 1; }))
     return Started{.words = joined(lines), .around = 0, .environment = {}};
@@ -138,7 +139,7 @@ std::optional<Started> plain_command(const std::string& text) {
     lines.erase(lines.begin());
   }
   if (lines.empty()) return std::nullopt;
-  if (is_flag(lines.front().front())) {  // No shell takes that for a command.
+  if (is_flag(lines.front().front())) {  // A shell would not take this for a command.
     command.environment.insert(own.begin(), own.end());
     command.words = joined(lines);
     return command;

@@ -13,8 +13,8 @@ using nlohmann::json;
 
 namespace {
 
-/// Between double quotes, control characters, quotes and backslashes escaped as JSON has them, which Python reads
-/// alike. Bytes that are no UTF-8 become U+FFFD.
+/// The text in double quotes, with control characters, quotes and backslashes escaped as in JSON. Python reads it the
+/// same way. Invalid UTF-8 becomes U+FFFD.
 std::string escaped(const std::string& text) { return json(text).dump(-1, ' ', false, json::error_handler_t::replace); }
 
 }  // namespace
@@ -56,7 +56,7 @@ std::string with_placeholders(const std::string& script, std::set<std::string>& 
   std::size_t done = 0;
   for (std::size_t at = script.find('<'); at != std::string::npos; at = script.find('<', at + 1)) {
     if (at < done) continue;
-    // NAME="<some folder>": quoted here, but perhaps not where the variable is used.
+    // NAME="<some folder>" is quoted here, but perhaps not where the variable is used.
     if (const std::size_t close = script.find_first_of("<>\"'\n", at + 1);
         at > 1 && script[at - 1] == '"' && script[at - 2] == '=' && close < script.size() - 1 && close > at + 1 &&
         script.compare(close, 2, ">\"") == 0) {

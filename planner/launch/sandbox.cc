@@ -34,16 +34,16 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr std::size_t kMostOutput = std::size_t{64} << 20;  ///< Bytes; more is an endless loop.
+constexpr std::size_t kMostOutput = std::size_t{64} << 20;  ///< Bytes; more output means an endless loop.
 constexpr std::size_t kKeptOutput = std::size_t{256} << 10;
 constexpr std::size_t kKeptTrace = std::size_t{64} << 10;
 constexpr std::size_t kMostProcesses = 200;
-constexpr std::size_t kMostMemory = std::size_t{2} << 30;  ///< Bytes, of all processes.
-constexpr std::size_t kMostEntries = 2000;                 ///< Of a folder that is shown entry by entry.
-constexpr const char* kSmall = "67108864";                 ///< Bytes of what the script may write.
-constexpr const char* kOwn = "/run/foldwise";              ///< Of the sandbox's own files.
+constexpr std::size_t kMostMemory = std::size_t{2} << 30;  ///< Bytes, all processes together.
+constexpr std::size_t kMostEntries = 2000;                 ///< Entries of a folder that are shown one by one.
+constexpr const char* kSmall = "67108864";                 ///< Bytes that the script may write.
+constexpr const char* kOwn = "/run/foldwise";              ///< Folder of the sandbox's own files.
 
-/// An open file; -1: none.
+/// An open file descriptor; -1 if none.
 class Descriptor {
  public:
   explicit Descriptor(int number) : number_(number) {}
@@ -80,7 +80,7 @@ std::vector<std::string> stand_in_names() {
   return names;
 }
 
-/// What is bound into the sandbox as its own folder.
+/// Writes the files of the sandbox's own folder.
 void write_own_files(const SandboxRequest& request, const fs::path& own) {
   for (const char* name : {"runner", "prelude"}) write_file(own / name, launch_file(fmt::format("{}.sh", name)));
   write_file(own / "stand_in", launch_file("stand_in.sh"));
@@ -105,8 +105,9 @@ using Words = std::vector<std::string>;
 
 void add(Words& words, std::initializer_list<std::string> more) { words.insert(words.end(), more); }
 
-/// A folder whose entries are read-only, and to which others can be added: a folder of the sandbox with each of them
-/// bound; a program of a cluster among them is its stand-in. What is hidden stays hidden: settings and keys.
+/// Shows a folder whose entries are read-only and to which files can be added: a new folder with each entry bound.
+/// Programs of a cluster among the entries are replaced by stand-ins. Hidden entries are not shown, because they may
+/// hold settings and keys.
 void show_entries(const fs::path& folder, const fs::path& but, bool only_files, Words& words) {
   static const std::vector<std::string> stand_ins = stand_in_names();
   std::error_code ignored;
@@ -134,7 +135,7 @@ bool is_below(const fs::path& path, const fs::path& folder) {
   return end == folder.end();
 }
 
-/// The script's tree: every folder on the way to the script, and those that are opened, entry by entry.
+/// Shows the script's tree: entry by entry for opened folders and every folder on the way to the script.
 void show_tree(const SandboxRequest& request, Words& words) {
   std::vector<fs::path> opened(request.opened.begin(), request.opened.end());
   const fs::path script = request.script;
@@ -148,8 +149,8 @@ void show_tree(const SandboxRequest& request, Words& words) {
   for (const fs::path& folder : opened) show_entries(folder, script, request.only_files, words);
 }
 
-/// Programs of the system that a script may start by their path, as stand-ins; the system's Python for small
-/// computations.
+/// Replaces programs of the system that a script may start by path with stand-ins. The system's Python stays available
+/// for small computations.
 void replace_programs(const fs::path& own, Words& words) {
   std::error_code ignored;
   for (const char* folder : {"/usr/bin", "/usr/local/bin"})
@@ -201,7 +202,7 @@ Words sandbox_words(const SandboxRequest& request, const fs::path& own, int info
   return words;
 }
 
-/// Processes of the sandbox, whose first one is `child` here, and the bytes that they hold in memory.
+/// The number of processes in the sandbox and the bytes that they hold. `child` is its first process.
 std::pair<std::size_t, std::size_t> use_of(pid_t child) {
   std::pair<std::size_t, std::size_t> use;
   const std::string root = fmt::format("/proc/{}/root", child), processes = root + "/proc";
@@ -213,7 +214,7 @@ std::pair<std::size_t, std::size_t> use_of(pid_t child) {
   while (const dirent* entry = readdir(folder)) {
     const std::string_view name(&entry->d_name[0]);
     if (name.find_first_not_of("0123456789") != std::string_view::npos) continue;
-    if (++use.first > kMostProcesses) break;  // Of a fork bomb more come than are read.
+    if (++use.first > kMostProcesses) break;  // A fork bomb starts processes faster than they are read.
     std::ifstream in(fmt::format("{}/{}/statm", processes, name));
     std::size_t size = 0, resident = 0;
     if (in >> size >> resident) use.second += resident * page;
@@ -222,15 +223,15 @@ std::pair<std::size_t, std::size_t> use_of(pid_t child) {
   return use;
 }
 
-/// bubblewrap's {"child-pid": 12, ...}; 0: not there yet.
+/// Parses bubblewrap's {"child-pid": 12, ...}; 0 if it is not there yet.
 pid_t child_in(const fs::path& info) {
   const std::string text = read_file(info);
   const std::size_t at = text.find("\"child-pid\": ");
   return at == std::string::npos ? 0 : std::atoi(text.c_str() + at + 13);
 }
 
-/// Lets this thread run before all others, as far as it may: root may, for whom no limit of processes (runner.sh)
-/// holds.
+/// Gives this thread the highest priority if it may. It may as root, for whom the process limit of runner.sh does not
+/// hold.
 class RunsFirst {
  public:
   RunsFirst() {
@@ -249,7 +250,7 @@ class RunsFirst {
   bool raised_ = false;
 };
 
-/// Waits for `bwrap`, reads what it prints, and ends it when it takes too much.
+/// Waits for `bwrap`, reads its output, and kills it if it exceeds a limit.
 void watch(pid_t bwrap, const Descriptor& output, const fs::path& info, std::chrono::seconds time,
            SandboxResult& result) {
   const RunsFirst runs_first;
@@ -269,7 +270,7 @@ void watch(pid_t bwrap, const Descriptor& output, const fs::path& info, std::chr
   };
   for (;;) {
     pollfd waits{.fd = output.number(), .events = POLLIN, .revents = 0};
-    constexpr int kMilliseconds = 5;  // A fork bomb makes some ten processes in that time.
+    constexpr int kMilliseconds = 5;  // A fork bomb starts about ten processes in that time.
     poll(&waits, 1, kMilliseconds);
     if ((waits.revents & POLLIN) == 0 && waits.revents != 0) usleep(kMilliseconds * 1000);
     read_output();
@@ -282,7 +283,7 @@ void watch(pid_t bwrap, const Descriptor& output, const fs::path& info, std::chr
     if (printed > kMostOutput) result.killed = fmt::format("it printed more than {} MiB", kMostOutput >> 20U);
     if (std::chrono::steady_clock::now() > end) result.killed = fmt::format("it took more than {} s", time.count());
     if (result.killed.empty()) continue;
-    if (child > 0) kill(child, SIGKILL);  // The first process of its namespace: all others end with it.
+    if (child > 0) kill(child, SIGKILL);  // First process of its namespace; all others end with it.
     kill(bwrap, SIGKILL);
     while (waitpid(bwrap, &status, 0) < 0 && errno == EINTR) {
     }
@@ -291,7 +292,8 @@ void watch(pid_t bwrap, const Descriptor& output, const fs::path& info, std::chr
   read_output();
 }
 
-/// "start", the number of words around, that of its own words, these, NAME=VALUE..., "end": each ends with a NUL.
+/// Parses records of fields that each end with a NUL: "start", number of words around, number of own words, these
+/// words, NAME=VALUE..., "end".
 std::vector<Started> starts_in(const std::string& text) {
   std::vector<Started> starts;
   std::vector<std::string> fields;
@@ -336,7 +338,7 @@ SandboxResult run_in_sandbox(const SandboxRequest& request) {
     throw std::system_error(errno, std::generic_category(), "pipe");
   const Descriptor output(pipe_ends[0]);
   Descriptor input(pipe_ends[1]);
-  fcntl(input.number(), F_SETFL, 0);  // The script's end waits.
+  fcntl(input.number(), F_SETFL, 0);  // Only the script's end of the pipe blocks.
 
   constexpr int kInfo = 3;
   Words words = sandbox_words(request, own, kInfo);
@@ -344,7 +346,7 @@ SandboxResult run_in_sandbox(const SandboxRequest& request) {
   argv.reserve(words.size() + 1);
   for (std::string& word : words) argv.push_back(word.data());
   argv.push_back(nullptr);
-  // Its own environment is empty: the script can read that of every process that it sees.
+  // bubblewrap gets an empty environment, because the script can read the environment of every process that it sees.
   std::array<char*, 1> environment{};
   posix_spawn_file_actions_t actions;
   posix_spawn_file_actions_init(&actions);

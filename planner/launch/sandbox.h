@@ -5,55 +5,55 @@
 #include <string>
 #include <vector>
 
-// bash evaluates a launch script in a sandbox (bubblewrap): no network, a file system of its own that sees the system's
-// programs and the script's folder read-only, an empty home, a clean environment, limits on time, processes, memory,
-// files and output. Programs of a cluster (torchrun, python, srun, docker, nvidia-smi, ...) are stand-ins
-// (planner/launch/sandbox): they write down what would be started.
+// bash evaluates a launch script in a sandbox (bubblewrap). The sandbox has no network, an empty home, a clean
+// environment, and limits on time, processes, memory, files and output. The system's programs and the script's folder
+// are read-only. Programs of a cluster (torchrun, python, srun, docker, nvidia-smi, ...) are replaced by stand-ins
+// (planner/launch/sandbox), which record what would be started.
 namespace foldwise::planner {
 
-/// What the sandbox makes before the script runs, where it is not there.
+/// A path that the sandbox creates before the script runs, if it does not exist.
 struct MadePath {
   enum class Kind : std::uint8_t { kFile, kFolder, kProgram, kLink };
   Kind kind = Kind::kFile;
   std::string path;
-  std::string target{};  ///< Of a link.
+  std::string target{};  ///< Target of a link.
   bool operator==(const MadePath&) const = default;
 };
 
 struct SandboxRequest {
   std::string text;    ///< The script.
   std::string script;  ///< Its path in the sandbox, absolute.
-  std::string folder;  ///< Where it is started; absolute.
-  /// A folder of the machine that it may read, absolute; empty: none. Of a folder that holds more than work (a home,
-  /// /tmp), `only_files`: the files in it and no folder.
+  std::string folder;  ///< Folder where it is started; absolute.
+  /// A folder of the machine that the script may read, absolute; empty: none. `only_files`: it sees only the files
+  /// directly in it. Set for folders with more than work (a home, /tmp).
   std::string tree;
   bool only_files = false;
   std::vector<std::string> arguments;
-  std::map<std::string, std::string> environment;  ///< All of it, but for PATH and HOME.
-  std::vector<std::string> around;                 ///< Words of what starts the script: "--nodes=4" of its #SBATCH.
-  std::vector<std::string> opened;                 ///< Folders of the machine to which files can be added.
+  std::map<std::string, std::string> environment;  ///< The whole environment except PATH and HOME.
+  std::vector<std::string> around;  ///< Words of the program that starts the script: "--nodes=4" of its #SBATCH lines.
+  std::vector<std::string> opened;  ///< Folders of the machine where the script may add files.
   std::vector<MadePath> made;
-  bool strict = false;    ///< A variable that was never set ends the script (set -u).
-  bool tolerant = false;  ///< A command that fails does not (no set -e).
+  bool strict = false;    ///< An unset variable ends the script (set -u).
+  bool tolerant = false;  ///< A command that fails does not end the script (no set -e).
   std::int64_t gpus_per_node = 8;
-  std::string gpu = "NVIDIA GPU";  ///< As nvidia-smi calls it.
-  std::chrono::seconds time{10};   ///< Until it is ended.
+  std::string gpu = "NVIDIA GPU";  ///< Name that nvidia-smi prints.
+  std::chrono::seconds time{10};   ///< Time limit.
 };
 
-/// A program of the cluster as the script started it.
+/// A start of a program of the cluster.
 struct Started {
   std::vector<std::string> words;
-  std::size_t around = 0;  ///< Of these, words of the programs around it (srun, docker); they come first.
+  std::size_t around = 0;  ///< Number of leading words that belong to the programs around it (srun, docker).
   std::map<std::string, std::string> environment;
   bool operator==(const Started&) const = default;
 };
 
 struct SandboxResult {
-  std::string unavailable;  ///< Why there is no sandbox here; empty: there is one, and the script was run.
+  std::string unavailable;  ///< Why there is no sandbox here; empty: the script was run.
   std::vector<Started> starts;
-  std::string output;  ///< The first of what the script printed.
-  std::string trace;   ///< The last of bash's trace (set -x).
-  std::string killed;  ///< "it took more than 10 s"; empty: it ended by itself.
+  std::string output;  ///< The beginning of the script's output.
+  std::string trace;   ///< The end of bash's trace (set -x).
+  std::string killed;  ///< Why it was killed: "it took more than 10 s"; empty: it ended by itself.
 };
 
 [[nodiscard]] SandboxResult run_in_sandbox(const SandboxRequest& request);

@@ -28,7 +28,7 @@ namespace {
 namespace fs = std::filesystem;
 using Words = std::vector<std::string>;
 
-/// Set by a shell itself, or by us.
+/// Whether a shell or we set this variable.
 bool is_shells(const std::string& name) {
   static const std::set<std::string> names = {"BASH_REMATCH", "OLDPWD", "REPLY", "OPTARG", "_"};
   return names.contains(name) || name.starts_with("FOLDWISE_");
@@ -55,7 +55,7 @@ std::string option_in(const Words& words, const Words& names) {
   return value;
 }
 
-/// What Slurm sets for the script of a job.
+/// Variables that Slurm sets for a job's script.
 std::map<std::string, std::string> slurm_variables(const Words& sbatch) {
   std::map<std::string, std::string> variables;
   if (sbatch.empty()) return variables;
@@ -75,7 +75,7 @@ std::set<std::string> words_of(const std::string& text) {
   return {std::istream_iterator<std::string>(in), {}};
 }
 
-/// Values of variables that launchers and schedulers set, where a script that does not set them asks for them.
+/// The value of a variable that launchers or schedulers set, if a script reads it without setting it.
 std::optional<std::string> launchers_value(const std::string& name, const ScriptQuestion& question) {
   static const std::set<std::string> zero = words_of(
       "RANK NODE_RANK LOCAL_RANK SLURM_PROCID SLURM_NODEID SLURM_LOCALID PET_NODE_RANK OMPI_COMM_WORLD_RANK "
@@ -103,17 +103,17 @@ std::optional<std::string> launchers_value(const std::string& name, const Script
   return std::nullopt;
 }
 
-/// A variable that the script uses, and nobody set.
+/// A variable that the script reads and nobody set.
 struct Unset {
   std::string name;
   int line = 0;
-  [[nodiscard]] int position() const {  ///< Of "$2"; 0: it has a name.
+  [[nodiscard]] int position() const {  ///< 2 for "$2"; 0 if it has a name.
     return name.front() == '$' ? std::atoi(name.c_str() + 1) : 0;
   }
   [[nodiscard]] std::string text() const { return name.front() == '$' ? name : "$" + name; }
 };
 
-/// bash's "SCRIPT: line 6: TP: unbound variable".
+/// Parses bash's "SCRIPT: line 6: TP: unbound variable".
 std::vector<Unset> unset_in(const std::string& output) {
   static const std::regex message(R"(line (\d+): (\$?[A-Za-z_0-9]+)(\[[^\]]*\])?: unbound variable)");
   std::vector<Unset> result;
@@ -125,7 +125,7 @@ std::vector<Unset> unset_in(const std::string& output) {
   return result;
 }
 
-/// Whether a folder holds more than work: a home, or what holds one; "/tmp".
+/// Whether a folder holds more than work: a home, a folder above one, or "/tmp".
 bool holds_more(const fs::path& path) {
   const char* home_name = std::getenv("HOME");
   const fs::path home = fs::path(home_name != nullptr ? home_name : "/root").lexically_normal();
@@ -133,8 +133,8 @@ bool holds_more(const fs::path& path) {
   return end == path.end() || path == home || std::distance(path.begin(), path.end()) <= 2;
 }
 
-/// The folders that a script sees: those of the checkout that it stands in, else its own. A folder that holds more than
-/// work shows its files alone.
+/// Chooses the folders that a script sees: those of its checkout, otherwise its own. Of a folder that holds more than
+/// work it sees only the files.
 void choose_tree(const ScriptQuestion& question, SandboxRequest& request) {
   std::error_code ignored;
   const std::string name = base_of(question.file).empty() ? "launch.sh" : base_of(question.file);
@@ -156,10 +156,10 @@ void choose_tree(const ScriptQuestion& question, SandboxRequest& request) {
     }
 }
 
-/// Runs a script, and mends what it misses, until it starts something.
+/// Runs a script again and again, supplying what it misses, until it starts something.
 class Evaluation {
  public:
-  /// `call`: the one of those that are shown somewhere whose arguments it takes where it gets none and needs some.
+  /// `call`: which of the shown calls gives the arguments, if the script gets none and needs some.
   Evaluation(const ScriptQuestion& question, const ArgumentsOf& arguments_of, std::size_t call)
       : question_(question), arguments_of_(arguments_of), call_(call) {
     request_.text = with_placeholders(question.text, placeholders_);
@@ -197,7 +197,7 @@ class Evaluation {
     return found;
   }
 
-  /// The call that it took; nothing: none.
+  /// The call whose arguments were used, if any.
   [[nodiscard]] const std::optional<ShownCall>& shown() const { return shown_; }
 
   void no_sandbox(const std::string& why, Diagnostics& diagnostics) const {
@@ -211,8 +211,8 @@ class Evaluation {
 
  private:
   static constexpr int kMostRuns = 60;
-  static constexpr std::size_t kMostFolders = 3;  // Above a script's, that are looked at.
-  // Numbers that nobody uses: where they come out, a variable went.
+  static constexpr std::size_t kMostFolders = 3;  // Folders above the script's that are searched.
+  // Numbers that occur nowhere else. Where one appears, the value of a variable was used.
   static constexpr const char *kFiller = "7919", *kOther = "7877";
   static constexpr std::chrono::seconds kMostTime{40};
 
@@ -224,7 +224,7 @@ class Evaluation {
     return runs_ < kMostRuns && std::chrono::steady_clock::now() < start_ + kMostTime;
   }
 
-  /// The starts of training, each of other arguments once.
+  /// Starts of training, each with different arguments.
   [[nodiscard]] std::vector<ScriptStart> starts_in(const SandboxResult& result) const {
     std::vector<ScriptStart> starts;
     const auto same = [](const ScriptStart& a, const std::vector<Argument>& arguments) {
@@ -241,7 +241,7 @@ class Evaluation {
     return starts;
   }
 
-  /// One more run. True: it started something, or nothing can be mended.
+  /// Runs once more. True if it started something, or nothing more can be supplied.
   bool done() {
     result_ = run_once(request_);
     if (!result_.unavailable.empty()) return true;
@@ -273,7 +273,7 @@ class Evaluation {
     return true;
   }
 
-  /// The arguments of the call that is shown somewhere, of a script that got none and needs some.
+  /// Uses the arguments of a shown call if the script got none and needs some.
   bool take_shown_call() {
     if (shown_ || !question_.arguments.empty()) return false;
     std::vector<ShownCall> calls = shown_calls(question_.text, question_.folder, base_of(question_.file));
@@ -294,7 +294,7 @@ class Evaluation {
     return true;
   }
 
-  /// Lets files be added to the folder, as far as it is one that the script sees.
+  /// Lets the script add files to this folder, if it sees the folder.
   bool open(fs::path folder) {
     std::error_code ignored;
     while (!fs::is_directory(folder, ignored) && folder.has_relative_path()) folder = folder.parent_path();
@@ -306,7 +306,7 @@ class Evaluation {
     return true;
   }
 
-  /// A checkout without .git, whose script names a file beside its folder: the script sees the folder above too.
+  /// For a checkout without .git: if the script names a file outside its tree, the tree becomes the folder above.
   bool widen(const fs::path& file) {
     std::error_code ignored;
     const auto holds = [&](const fs::path& folder) { return file.string().starts_with(folder.string() + "/"); };
@@ -317,8 +317,8 @@ class Evaluation {
     return false;
   }
 
-  /// A file that the script names where its checkout lies on the cluster ("/root/slime/scripts/models/x.sh"): the one
-  /// here whose path ends likewise, in three folders or two.
+  /// The script may name a file by its path in the cluster's checkout ("/root/slime/scripts/models/x.sh"). Links the
+  /// file here whose path ends in the same three or two parts.
   bool take_elsewhere(const fs::path& file) {
     std::error_code ignored;
     constexpr std::size_t kMostParts = 5;
@@ -357,7 +357,7 @@ class Evaluation {
            (widen(file.lexically_normal()) || widen_to(path) || take_elsewhere(file.lexically_normal()));
   }
 
-  /// Likewise, for a file that it names from a folder above, where it has gone.
+  /// The same for a relative path, if the script has changed to a folder above.
   bool widen_to(const std::string& path) {
     std::error_code ignored;
     if (path.starts_with('/')) return false;
@@ -367,7 +367,8 @@ class Evaluation {
     return false;
   }
 
-  /// What the script said is missing, or cannot be written; else what it asked for last before it ended.
+  /// Creates paths that are missing or cannot be written, according to the script's output; if there are none, the path
+  /// that it asked for last.
   bool mend_paths(const std::vector<std::string>& missing) {
     static const std::regex frozen(
         R"((?:line \d+: |['\u2018]|: )([^\n:'\u2019]{1,4096})['\u2019]?: Read-only file system)");
@@ -391,7 +392,7 @@ class Evaluation {
     return start_programs() || changed || make_tested();
   }
 
-  /// Programs that the script named by a path that is not here.
+  /// Provides programs that the script names by a path that does not exist here.
   bool start_programs() {
     static const std::regex program(R"(^\++ (?:[A-Za-z_]+=[^ ]* )*(/[^ '=]{1,4096})( |$))");
     std::istringstream in(result_.trace);
@@ -422,7 +423,7 @@ class Evaluation {
     return false;
   }
 
-  /// A script that asks how many arguments it has got is given empty ones.
+  /// Gives one more empty argument to a script that tests their number.
   bool give_argument() {
     constexpr std::size_t kMost = 10;
     if (question_.text.find("$#") == std::string::npos || request_.arguments.size() >= kMost) return false;
@@ -431,10 +432,10 @@ class Evaluation {
     return true;
   }
 
-  /// A check of what is not here may have ended the script.
+  /// Continues after errors, because a check of something missing may have ended the script.
   bool go_on() { return !std::exchange(request_.tolerant, true); }
 
-  /// What the script tests for emptiness with a default in the test, so that bash does not say that it is not set.
+  /// Fills variables that the script tests for emptiness with a default, so that bash does not report them as unset.
   bool fill_tested() {
     static const std::regex test(
         R"(-[zn] +"?\$\{?([A-Za-z_][A-Za-z_0-9]*|[1-9])|\$\{([A-Za-z_][A-Za-z_0-9]*|[1-9]):?\?)");
@@ -455,7 +456,7 @@ class Evaluation {
     return changed;
   }
 
-  /// A script that ends where a variable is empty is given something.
+  /// Gives values to unset variables, for a script that ends where one is empty.
   bool fill_unset() {
     bool changed = false;
     for (const Unset& unset : unset_) {
@@ -473,8 +474,8 @@ class Evaluation {
     return request.arguments[position - 1];
   }
 
-  /// The starts where what nobody set is not set; else, where the script then ends early, those where it is empty.
-  /// Values that hang on such a variable become its name.
+  /// The starts with the unset variables left unset. If the script then ends early, those with empty variables. Values
+  /// that depend on such a variable become its name.
   ScriptStarts without_unset(ScriptStarts empty) {
     SandboxRequest request = request_;
     request.strict = false;
@@ -485,7 +486,8 @@ class Evaluation {
       found = std::move(empty);
       request = request_;
     }
-    // One at a time, so that a default which another one hides is seen; then all, for what takes several.
+    // Fill one at a time, so that a default that another variable hides is seen. Then fill all, for values that need
+    // several.
     std::vector<bool> hangs(unset_.size());
     for (std::size_t i = 0; i < unset_.size() && may_run(); ++i) {
       SandboxRequest filled = request;
@@ -521,7 +523,7 @@ class Evaluation {
     return program(a.started) == program(b.started);
   }
 
-  /// Puts the variables' names for those values of `start` that the filler changed, unless a default stood in for it.
+  /// Replaces values of `start` that the filler changed by the variables' names, unless a default replaced the filler.
   static bool name_values(const std::vector<Unset>& unset, const ScriptStart& with, ScriptStart& start) {
     Words names;
     for (const Unset& variable : unset) names.push_back(variable.text());
@@ -591,7 +593,7 @@ class Evaluation {
 
 namespace {
 
-/// Whether the first of the starts says what Megatron's parser asks for.
+/// Whether the first start has all arguments that Megatron's parser requires.
 bool is_whole(const ScriptStarts& found) {
   if (found.starts.empty()) return false;
   const std::vector<Argument>& arguments = found.starts.front().arguments;
@@ -615,7 +617,7 @@ ScriptStarts starts_of(const ScriptQuestion& question, const ArgumentsOf& argume
   }
   ScriptStarts found = evaluation.run(diagnostics);
   if (!evaluation.shown() || is_whole(found)) return found;
-  // A call that the script has outgrown: perhaps another one that is shown still fits.
+  // The call does not fit the script any more. Another shown call may.
   constexpr std::size_t kMostCalls = 4;
   for (std::size_t call = 1; call < kMostCalls; ++call) {
     Evaluation other(question, arguments_of, call);

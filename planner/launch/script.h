@@ -10,41 +10,42 @@
 #include "planner/launch/arguments.h"
 #include "planner/launch/sandbox.h"
 
-// What a launch script starts, as bash in a sandbox finds it (sandbox.h). A command line that needs no shell is read
-// without one: it starts no process.
+// Finds what a launch script starts, by running it with bash in a sandbox (sandbox.h). A command line that needs no
+// shell is read without starting a process.
 namespace foldwise::planner {
 
-/// What the caller knows of a script.
+/// A script, and what the caller knows about it.
 struct ScriptQuestion {
   std::string text, file;
-  std::string folder;  ///< The machine's folder that it stands in; empty: none is shown to it.
+  std::string folder;  ///< Folder of the script on this machine; empty: it sees none.
   std::vector<std::string> arguments;
   std::map<std::string, std::string> variables;
   std::optional<std::int64_t> num_gpus;
   std::int64_t gpus_per_node = 8;
   std::string gpu = "NVIDIA GPU";
-  bool sandbox = true;  ///< False: no process is started; a script that needs one is an error.
+  bool sandbox = true;  ///< False: no process is started, and a script that needs one is an error.
 };
 
 /// One start of training.
 struct ScriptStart {
   Started started;
-  std::vector<Argument> arguments;  ///< A value that hangs on a variable that nobody set is "$NAME".
+  std::vector<Argument> arguments;  ///< A value that depends on an unset variable is "$NAME".
 };
 
 struct ScriptStarts {
-  std::vector<ScriptStart> starts;  ///< Each of other arguments.
-  std::vector<std::string> notes;   ///< What was taken to be there, and was not set.
-  std::string outgrown;             ///< The call that is shown gives no whole start: which one; empty: it does.
+  std::vector<ScriptStart> starts;  ///< All with different arguments.
+  std::vector<std::string> notes;   ///< Values that were assumed because nobody set them.
+  std::string outgrown;             ///< Why the shown call of the script gives no complete start; empty: it does.
 };
 
-/// What a start's words say in Megatron's arguments; empty: it starts no training.
+/// Converts a start's words to Megatron's arguments. Empty if it does not start training.
 using ArgumentsOf = std::function<std::vector<Argument>(const Started&)>;
 
-/// A plain command line, a list of arguments (one or more a line), or what `ps` printed; nothing: it takes a shell.
+/// Reads a plain command line, a list of arguments (one or more a line), or output of `ps`. Nothing if it needs a
+/// shell.
 [[nodiscard]] std::optional<Started> plain_command(const std::string& text);
 
-/// Adds to `diagnostics` why there is no start: no sandbox, or what the script ended with.
+/// If there is no start, adds the reason to `diagnostics`: no sandbox, or the script's error.
 [[nodiscard]] ScriptStarts starts_of(const ScriptQuestion& question, const ArgumentsOf& arguments_of,
                                      config::Diagnostics& diagnostics);
 

@@ -7,7 +7,7 @@
 
 namespace foldwise::planner {
 
-/// A folder of our own that goes with its owner.
+/// A temporary folder, removed with its owner.
 class TemporaryFolder {
  public:
   TemporaryFolder() {

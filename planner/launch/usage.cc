@@ -21,8 +21,8 @@ namespace {
 
 namespace fs = std::filesystem;
 
-/// Words of one line of a call, without quotes; `goes_on`: a backslash ends it. Empty words are kept: they are
-/// arguments.
+/// The words of one line of a call, without quotes. `goes_on`: the line ends with a backslash. Empty words are
+/// arguments and are kept.
 struct CallLine {
   std::vector<std::string> words;
   bool goes_on = false, ends = false;
@@ -70,7 +70,7 @@ bool is_name(const std::string& word) {
          std::ranges::all_of(word, [](unsigned char c) { return std::isalnum(c) != 0 || c == '_'; });
 }
 
-/// Nothing: the words call another program, or without an argument.
+/// Nothing if the words call another program, or have no argument.
 std::optional<ShownCall> call_of(const std::vector<std::string>& words, const std::string& name) {
   ShownCall call;
   auto word = words.begin();
@@ -84,16 +84,16 @@ std::optional<ShownCall> call_of(const std::vector<std::string>& words, const st
   const bool by_shell = is("sh") || is("bash");
   if (by_shell) ++word;
   if (word == words.end() || base_of(*word) != name) return std::nullopt;
-  if (!by_shell && word->find('/') == std::string::npos) return std::nullopt;  // Speaks of it.
+  if (!by_shell && word->find('/') == std::string::npos) return std::nullopt;  // Only mentions the script.
   call.arguments.assign(word + 1, words.end());
   return call.arguments.empty() ? std::nullopt : std::optional(call);
 }
 
-/// `comments`: only lines that begin with #. `where`: of the text, before the line.
+/// `comments`: read only lines that begin with #. `where`: text before the line number.
 void add_calls(const std::string& text, const std::string& name, bool comments, const std::string& where,
                std::vector<ShownCall>& calls) {
   std::istringstream in(text);
-  std::vector<std::string> words;  // Of a command, whose lines are joined behind a backslash.
+  std::vector<std::string> words;  // Words of a command, joined over lines that end with a backslash.
   int number = 0, begun = 0;
   const auto end_command = [&] {
     std::optional<ShownCall> call = call_of(words, name);

@@ -25,7 +25,7 @@ using nlohmann::json;
 
 namespace {
 
-/// Runs the words without a shell, with output of its own on stderr; its exit status.
+/// Runs the words without a shell, with standard output redirected to stderr. Returns the exit status.
 int run_words(std::vector<std::string> words) {
   std::vector<char*> argv;
   for (std::string& word : words) argv.push_back(word.data());
