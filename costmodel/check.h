@@ -9,7 +9,8 @@ namespace foldwise::detail {
 }
 }  // namespace foldwise::detail
 
-/// An invariant of ours (never of the user's input); always on. Throws std::logic_error, which main reports as a bug.
+/// Checks an invariant of ours, never the user's input. Always on. Throws std::logic_error, which main reports as a
+/// bug.
 #define FW_CHECK(condition, ...)                                                                                  \
   do {                                                                                                            \
     if (!(condition)) ::foldwise::detail::check_failed(__FILE__, __LINE__, #condition, std::string{__VA_ARGS__}); \

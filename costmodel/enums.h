@@ -3,11 +3,11 @@
 #include <cstddef>
 #include <string_view>
 
-// Sizes of what an enum indexes, taken from the enum itself: a new enumerator changes the array, and a list of names
-// that lacks it does not compile.
+// Array sizes and name lists for enums, derived from the enum itself. A new enumerator enlarges the array, and a list
+// of names without it does not compile.
 namespace foldwise::costmodel {
 
-/// Whether `Value` is an enumerator; compilers print any other value of an enum as a cast, "(Enum)7".
+/// Whether `Value` is an enumerator. Compilers print any other value of an enum as a cast, "(Enum)7".
 template <auto Value>
 [[nodiscard]] consteval bool is_enumerator() {
   const std::string_view signature = __PRETTY_FUNCTION__, value = signature.substr(signature.rfind('=') + 2);
@@ -24,7 +24,7 @@ template <typename Enum, std::size_t From = 0>
     return From;
 }
 
-/// Names of an enum's values in their order, one for each.
+/// Names of an enum's values, in order.
 template <typename Enum, typename... Names>
 [[nodiscard]] consteval auto names_of(Names... names) {
   static_assert(sizeof...(Names) == enumerators<Enum>(), "one name for every enumerator");

@@ -6,16 +6,16 @@
 
 namespace foldwise::config {
 
-/// What was read so far of a text, shared by all copies of an iterator.
+/// How far a text was read. All copies of an iterator share it.
 struct Progress {
   int line = 1;
   char last = '\0';                                            ///< The character consumed last.
   std::size_t read = 0;                                        ///< Characters consumed.
-  std::size_t most = std::numeric_limits<std::size_t>::max();  ///< After so many the text ends for who reads it.
+  std::size_t most = std::numeric_limits<std::size_t>::max();  ///< After this many characters the reader sees the end.
 };
 
-/// Reads the characters of `Base`, which may be those of a stream, once, and counts their lines: for parsers that take
-/// iterators and tell nothing of lines.
+/// Reads the characters of `Base` once and counts lines. It is for parsers that take iterators and do not report lines.
+/// `Base` may be the iterator of a stream.
 template <typename Base>
 class CountingIterator {
  public:

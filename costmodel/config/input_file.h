@@ -2,17 +2,17 @@
 #include <fstream>
 #include <string>
 
-// Files that the program reads. A user's mistake, and a disk's, is one message that names the file.
+// Input files. Every failure, a user's or a disk's, becomes one message with the file's name.
 namespace foldwise::config {
 
-/// Throws ConfigError: no such file, a directory, unreadable. What fails later sets the stream's badbit, or, read
-/// through its buffer, throws std::ios_base::failure.
+/// Throws ConfigError if there is no such file, it is a directory, or it cannot be read. A later failure sets the
+/// stream's badbit; a reader of its buffer gets std::ios_base::failure.
 [[nodiscard]] std::ifstream open_input_file(const std::string& path);
 
-/// A file that is there, or "-", which is stdin.
+/// Whether the file exists, or is "-" (stdin).
 [[nodiscard]] bool is_input_file(const std::string& path);
-/// The bytes of `path`; "-": of stdin, which is read once. Throws ConfigError: no such file, a directory, unreadable,
-/// larger than 256 MiB.
+/// The bytes of `path`, or of stdin for "-", which is read once. Throws ConfigError if there is no such file, it is a
+/// directory, it cannot be read, or it has more than 256 MiB.
 [[nodiscard]] std::string read_input_file(const std::string& path);
 
 }  // namespace foldwise::config

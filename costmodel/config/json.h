@@ -15,13 +15,13 @@
 
 namespace foldwise::config {
 
-/// A JSON text that knows the line of each of its values, and in which no object has a key twice.
+/// A JSON text with the line of each value. No object has a key twice.
 class Document {
  public:
-  /// Reads `path`. Throws ConfigError: as read_input_file(), not JSON (line and column), nested more than 100 levels
-  /// deep, duplicate keys.
+  /// Reads `path`. Throws ConfigError: as read_input_file(), not JSON (with line and column), nested more than 100
+  /// levels deep, duplicate keys.
   [[nodiscard]] static Document load(const std::string& path);
-  /// Parses `text`, which begins on `first_line` of what messages call `name`. Throws ConfigError.
+  /// Parses `text`, whose first line is `first_line` of the file that messages call `name`. Throws ConfigError.
   [[nodiscard]] static Document parse(std::string_view text, std::string name, int first_line = 1);
 
   [[nodiscard]] const nlohmann::json& root() const;
@@ -34,24 +34,24 @@ class Document {
   std::shared_ptr<const State> state_;
 };
 
-/// Reads one JSON object strictly. Every accessor marks its key as known; `finish()` reports every key that no accessor
-/// asked for, with the nearest known one. Accessors never throw on bad input: they add a Diagnostic and return the
-/// fallback, so that one pass reports every mistake. null counts as missing.
+/// Reads one JSON object strictly. Every accessor marks its key as known. `finish()` reports every key that no accessor
+/// asked for, with the nearest known one. Accessors never throw on bad input. They add a Diagnostic and return the
+/// fallback, so one pass reports every mistake. null counts as missing.
 class ObjectReader {
  public:
   ObjectReader(const Document& document, const nlohmann::json& object, std::string pointer, Diagnostics& diagnostics);
   /// Reader of the document's root; adds a Diagnostic if that is not an object.
   ObjectReader(const Document& document, Diagnostics& diagnostics);
 
-  /// The same for another object that stands in this one's place.
+  /// A reader of another object at the same place in the file.
   [[nodiscard]] ObjectReader of(const nlohmann::json& object) const {
     return {document_, object, pointer_, *diagnostics_};
   }
   [[nodiscard]] ObjectReader reporting_to(Diagnostics& diagnostics) const {
     return {document_, *object_, pointer_, diagnostics};
   }
-  /// For an object whose keys were renamed: the name that the user wrote by ours, '/' between keys of nested objects.
-  /// Messages say the user's.
+  /// Sets the user's spelling of renamed keys, by our names; '/' separates keys of nested objects. Messages use the
+  /// user's spelling.
   void spell(std::map<std::string, std::string> spellings) { spellings_ = std::move(spellings); }
   [[nodiscard]] std::string spelling(std::string_view key) const;
 
@@ -75,7 +75,7 @@ class ObjectReader {
   [[nodiscard]] std::optional<std::string> string(std::string_view key);
   [[nodiscard]] std::string required_string(std::string_view key);
 
-  /// One of a closed set of spellings; the message lists them and names the nearest.
+  /// One of a closed set of names. The message for another value lists them and the nearest.
   template <typename Enum>
   [[nodiscard]] std::optional<Enum> choice(std::string_view key,
                                            const std::vector<std::pair<std::string, Enum>>& names) {
@@ -100,7 +100,7 @@ class ObjectReader {
   /// A reader per element of an array of objects.
   [[nodiscard]] std::vector<ObjectReader> objects(std::string_view key);
 
-  /// The raw value, for a key whose shape the caller checks itself; nullptr when missing. Marks the key as known.
+  /// The raw value, for a key whose shape the caller checks; nullptr if missing. Marks the key as known.
   [[nodiscard]] const nlohmann::json* raw(std::string_view key);
   /// Marks keys as known without reading them (documentation keys such as "_source").
   void ignore(std::initializer_list<std::string_view> keys);
@@ -113,12 +113,13 @@ class ObjectReader {
   [[nodiscard]] const std::string& pointer() const { return pointer_; }
   [[nodiscard]] std::vector<std::string> keys() const;
 
-  /// Reports every key that was not asked for. Call once, after the last accessor.
-  /// `meant`: the known key that an unknown one means which looks like none; "" for none.
+  /// Reports every key that no accessor asked for. Call it once, after the last accessor. `meant` returns the known key
+  /// for an unknown key that resembles none, or "".
   void finish(const std::function<std::string(const std::string&)>& meant = {});
 
  private:
-  /// Elements of an array of `what`, each as `read(value, message)` makes it; one that it makes nothing of is reported.
+  /// Elements of an array of `what`, each converted by `read(value, message)`. An element that it cannot convert is
+  /// reported.
   template <typename Element, typename Read>
   [[nodiscard]] std::optional<std::vector<Element>> elements(std::string_view key, std::string_view what,
                                                              const Read& read);

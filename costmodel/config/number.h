@@ -6,8 +6,8 @@
 
 namespace foldwise::config {
 
-/// The number that the whole text is, as from_chars reads it ("inf" and "nan" are some); none: it is none, or does not
-/// fit into a Number.
+/// The number that the whole text represents, as from_chars reads it (including "inf" and "nan"). Nothing if it is no
+/// number or does not fit into `Number`.
 template <typename Number>
 [[nodiscard]] std::optional<Number> number_in(std::string_view text) {
   Number number{};

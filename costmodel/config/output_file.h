@@ -4,25 +4,25 @@
 #include <utility>
 #include <vector>
 
-// Files that the program writes: looked at before the work whose answer they get, and whole or not there after it.
+// Output files. They are checked before the work that fills them, and afterwards they are complete or absent.
 namespace foldwise::config {
 
-/// Why write_output_file(path) would fail, as far as that can be known before: "cannot be written: Is a directory".
-/// Empty: nothing speaks against it. Nothing is opened or made.
+/// Why write_output_file(path) would fail, as far as this is known in advance: "cannot be written: Is a directory".
+/// Empty if nothing is wrong. Opens and creates nothing.
 [[nodiscard]] std::string output_file_mistake(const std::string& path);
-/// The same of a directory that is made, with those above it, where it is missing.
+/// The same for a directory, which is created with its parents if it does not exist.
 [[nodiscard]] std::string output_folder_mistake(const std::string& path);
 
-/// Whether both paths lead to one regular file or FIFO, or will once it is made.
+/// Whether both paths lead to one regular file or FIFO, or would after creation.
 [[nodiscard]] bool same_file(const std::string& a, const std::string& b);
 
-/// Writes `path` anew: beside it, synced and then renamed, so that a reader never sees half a file and a crash leaves
-/// the old one or the new one. A symbolic link stays: what it leads to is replaced. A device or a FIFO is written
-/// into. Throws ConfigError; what was there is still there then.
+/// Replaces `path`: writes a file beside it, syncs and renames it. A reader never sees half a file, and a crash leaves
+/// the old or the new one. A symbolic link stays, and its target is replaced. A device or FIFO is written directly.
+/// Throws ConfigError and then leaves the old file.
 void write_output_file(const std::string& path, std::string_view text);
 
-/// Files that appear together: each is written beside its name, and all are renamed once none can fail for want of
-/// room. What is not committed is removed again.
+/// A set of files that appear together. Each is written beside its name. commit() renames all, when none can fail for
+/// lack of space. Files that are not committed are removed.
 class StagedFiles {
  public:
   StagedFiles() = default;
@@ -30,7 +30,7 @@ class StagedFiles {
   StagedFiles& operator=(const StagedFiles&) = delete;
   ~StagedFiles();
 
-  /// Of a regular or a missing file. Throws ConfigError.
+  /// Adds a regular or new file. Throws ConfigError.
   void add(const std::string& path, std::string_view text);
   void commit();
 

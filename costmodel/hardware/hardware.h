@@ -12,65 +12,66 @@
 #include "costmodel/parallel/options.h"
 #include "costmodel/units/units.h"
 
-// What a system is, to the cost model. Filled from hwprofiles/data/systems by hwprofiles/load; the cost model computes
-// with these values only. Formulas: docs/formulas.md#hardware.
+// Description of a system for the cost model. hwprofiles/load fills it from hwprofiles/data/systems. The cost model
+// uses no other hardware values. Formulas: docs/formulas.md#hardware.
 namespace foldwise::costmodel {
 
 /// Number format of a GEMM's operands.
 enum class MathFormat { kBf16, kFp8, kFp8Block, kMxfp8, kNvfp4, kFp32 };
 inline constexpr std::size_t kMathFormats = enumerators<MathFormat>();
 
-/// Whose product a GEMM is: output, input gradient, weight gradient. Operand formats and layouts differ, and so do
-/// rates.
+/// The product that a GEMM computes: output, input gradient or weight gradient. Operand formats and layouts differ, and
+/// so do rates.
 enum class GemmPhase { kForward, kDgrad, kWgrad };
 inline constexpr std::size_t kGemmPhases = enumerators<GemmPhase>();
 
-/// Time of a (grouped) GEMM m x n x k by tiles and waves:
+/// Time of a (grouped) GEMM m x n x k from tiles and waves:
 ///   tiles = groups * ceil(m / tile_m) * ceil(n / tile_n);  waves = max(1, tiles / sms) (rounded up to whole waves when
 ///   groups = 1);  t = launch + waves * (2 * tile_m * tile_n * k / (sustained * peak / sms) + wave_overhead)
-///       + (groups - 1) * per_group + 8 bytes * groups * m * n / (accumulate_share * hbm) where the output is added to
-///       FP32
-///   and at least launch + bytes / (group_memory_share * hbm), group_accumulate_share where it adds to FP32, of one
-///   product too (benchmarks/accuracy/journal.md#few-rows). The best tile counts.
-/// Groups on several streams keep group_rate_share of the sustained rate in forward and dgrad; those that add to FP32
-/// have a memory share and a cost of each further group of their own.
-/// FP32 products have narrower tiles and, where these leave SMs idle, split the depth among them.
-/// Where all groups run in one kernel, one_kernel_per_group and one_kernel_memory_share stand for the two of groups.
-/// Groups have different numbers of rows: m is their mean, and a group ends on average a quarter tile after m / tile_m
-/// (benchmarks/accuracy/journal.md#gemm), in forward and dgrad.
-/// Source: the form that explains the measured kernels of benchmarks/accuracy/journal.md#gemm; parameters are fitted
-/// per GPU and format.
+///       + (groups - 1) * per_group
+///       + 8 bytes * groups * m * n / (accumulate_share * hbm) if the output is added to FP32
+///   and at least launch + bytes / (group_memory_share * hbm), or group_accumulate_share if it adds to FP32, also for a
+///   single product (benchmarks/accuracy/journal.md#few-rows). The best tile is used.
+/// Groups on several streams keep group_rate_share of the sustained rate in forward and dgrad. Groups that add to FP32
+/// have their own memory share and cost per further group.
+/// FP32 products have narrower tiles. If these leave SMs idle, the depth is split among the SMs.
+/// If all groups run in one kernel, one_kernel_per_group and one_kernel_memory_share replace the two values of groups.
+/// Groups have different numbers of rows, and m is the mean. In forward and dgrad a group ends on average a quarter
+/// tile after m / tile_m (benchmarks/accuracy/journal.md#gemm).
+/// Source: this form explains the measured kernels of benchmarks/accuracy/journal.md#gemm. Parameters are fitted per
+/// GPU and format.
 struct GemmCurve {
   FlopRate peak{};                              ///< Dense datasheet peak of the format.
   std::array<double, kGemmPhases> sustained{};  ///< Share of peak inside a full wave, by GemmPhase.
   Seconds launch{};                             ///< Fixed cost of one GEMM.
   Seconds per_group{};                          ///< Fixed cost of each further group.
-  Seconds accumulate_per_group{};               ///< The same of groups that add to FP32; 0: as per_group.
-  double group_rate_share = 0.0;                ///< Share of `sustained` that groups keep, but in wgrad; 0: all of it.
-  double group_memory_share = 1.0;              ///< Share of the HBM bandwidth that groups side by side reach.
-  double group_accumulate_share = 0.0;          ///< The same of groups that add to FP32; 0: as group_memory_share.
-  Seconds one_kernel_per_group{};               ///< The same of groups in one kernel.
-  double one_kernel_memory_share = 0.0;         ///< 0: it was not measured, and costs as groups in several do.
-  Seconds wave_overhead{};                      ///< Prologue and epilogue of a wave.
-  /// Rate at which an epilogue adds to an FP32 output (4 bytes read, 4 written an element) over the HBM bandwidth:
-  /// above 1 where other tiles compute meanwhile.
+  Seconds accumulate_per_group{};               ///< The same for groups that add to FP32; 0: as per_group.
+  double group_rate_share = 0.0;        ///< Share of `sustained` that groups keep in forward and dgrad; 0: all of it.
+  double group_memory_share = 1.0;      ///< Share of the HBM bandwidth that groups running side by side reach.
+  double group_accumulate_share = 0.0;  ///< The same for groups that add to FP32; 0: as group_memory_share.
+  Seconds one_kernel_per_group{};       ///< per_group for groups in one kernel.
+  double one_kernel_memory_share =
+      0.0;                  ///< group_memory_share for groups in one kernel; 0: not measured, costs as several kernels.
+  Seconds wave_overhead{};  ///< Prologue and epilogue of a wave.
+  /// Rate at which an epilogue adds to an FP32 output (4 bytes read and 4 written per element), over the HBM bandwidth.
+  /// Above 1 if other tiles compute meanwhile.
   double accumulate_share = 1.0;
   bool operator==(const GemmCurve&) const = default;
 };
 
-/// Attention, per direction: t = launch + FLOPs / rate + waves * tile, where tiles of 128 query rows run in
-/// waves = tiles / sms, at least one. Beside its start and end, `tile` holds what a causal tile computes above the
-/// diagonal. head_dim decides the row. Under a sliding window of w keys the FLOPs are those of w + window_keys: whole
+/// Attention, per direction: t = launch + FLOPs / rate + waves * tile. Tiles of 128 query rows run in waves = tiles /
+/// sms, at least one. `tile` contains the start and end of a tile and what a causal tile computes above the diagonal.
+/// head_dim selects the row. Under a sliding window of w keys the FLOPs are those of w + window_keys, because whole
 /// tiles of the mask are computed. Source: benchmarks/accuracy/journal.md#attention.
 struct AttentionCurve {
-  std::int64_t head_dim = 128;  ///< Query/key width the row was measured at.
+  std::int64_t head_dim = 128;  ///< Query/key width at which the row was measured.
   FlopRate forward_rate{}, backward_rate{};
   Seconds forward_launch{}, backward_launch{};
   Seconds forward_tile{}, backward_tile{};
   double fp8_forward_speedup = 1.0,
          fp8_backward_speedup = 1.0;  ///< Rate of FP8 attention over the BF16 rate; may be < 1.
   double forward_window_keys = 0.0,
-         backward_window_keys = 0.0;  ///< Keys per query that a windowed kernel computes besides the window's.
+         backward_window_keys = 0.0;  ///< Keys per query that a windowed kernel computes in addition to the window's.
   bool operator==(const AttentionCurve&) const = default;
 };
 
@@ -98,13 +99,13 @@ inline constexpr std::size_t kMemoryOps = enumerators<MemoryOp>();
 /// t = launch + bytes / (share * hbm bandwidth).
 struct MemoryCurve {
   double share = 0.75;      ///< Reached by the kernels that measured the device.
-  double step_share = 0.0;  ///< Reached by the kernels that training software runs, where that is known; 0: as `share`.
+  double step_share = 0.0;  ///< Reached by the kernels of training software, if known; 0: as `share`.
   Seconds launch{};
   bool operator==(const MemoryCurve&) const = default;
 };
 
-/// Kernels of training software that take longer than their bytes: atomics, fp32 arithmetic, strides, a kernel an
-/// expert. Where each is in the source, and what an element of it is: benchmarks/accuracy/journal.md#software.
+/// Kernels of training software that take longer than their bytes: atomics, FP32 arithmetic, strides, one kernel per
+/// expert. benchmarks/accuracy/journal.md#software has the place of each in the source and the meaning of an element.
 enum class SoftwareKernel : std::uint8_t {
   kUnfusedCrossEntropyForward,
   kUnfusedCrossEntropyBackward,
@@ -126,7 +127,7 @@ enum class SoftwareKernel : std::uint8_t {
   kProbabilityGradient,
   kBiasGradient,
   kSortMap,
-  kFlatCast,  ///< Transpose-cast of a flat shard, as if it were a matrix of one row.
+  kFlatCast,  ///< Transpose-cast of a flat shard, treated as a matrix of one row.
   kHyperConnectionForward,
   kHyperConnectionBackward,
   kKeyCompressorForward,
@@ -144,54 +145,54 @@ inline constexpr std::size_t kSoftwareKernels = static_cast<std::size_t>(Softwar
 /// t = launch + groups * per_group + elements * per_element.
 struct SoftwareCurve {
   Seconds per_element{}, per_group{}, launch{};
-  Bytes bytes{};  ///< Of an element in HBM: what of its time another bandwidth changes (hwprofiles/load).
+  Bytes bytes{};  ///< HBM bytes of an element: the part of its time that depends on the bandwidth (hwprofiles/load).
   bool operator==(const SoftwareCurve&) const = default;
 };
 
-/// What decides the clocks: under products that never pause, base + energy per FLOP x rate stays at the limit.
+/// Power model that decides the clocks. Under products without pauses, base + energy per FLOP x rate equals the limit.
 struct PowerSpec {
-  Watts limit{};                                      ///< Of one GPU; 0: none is modelled.
-  Watts base{};                                       ///< Drawn whatever the tensor cores do: leakage, HBM, NVLink.
+  Watts limit{};                                      ///< One GPU; 0: not modelled.
+  Watts base{};                                       ///< Drawn regardless of the tensor cores: leakage, HBM, NVLink.
   std::array<double, kMathFormats> joule_per_flop{};  ///< By MathFormat.
   bool operator==(const PowerSpec&) const = default;
 };
 
 struct HostSpec {
-  Seconds launch{};                            ///< One kernel launched from C++.
-  Seconds graph_node{};                        ///< One small kernel of a replayed CUDA graph, start to start.
-  Seconds eager_op{};                          ///< One PyTorch op and its kernel, autograd included.
-  Seconds module{};                            ///< One direction through a module of Transformer Engine, kernels apart.
-  Seconds expert_weight{};                     ///< One expert's weight tensor in it: view, autograd, DDP's hook.
-  Seconds quantize{};                          ///< One tensor made by a quantizer of Transformer Engine, kernels apart.
-  Seconds quantized_linear{};                  ///< One direction through a linear that quantizes, over a module's.
-  Seconds checkpoint{};                        ///< One direction through a recomputed region: RNG states, autograd.
-  Seconds cp_attention{};                      ///< One direction through attention over CP, kernels apart.
-  Seconds node{};                              ///< One direction through a node of EP overlap's schedule plan.
-  Seconds fsdp_unit{};                         ///< One direction through a unit of Megatron-FSDP: hooks, buckets.
-  Seconds fsdp_parameter{};                    ///< One parameter of it: view of a bucket, gradient.
-  Seconds collective{};                        ///< One collective by torch.distributed or a dispatcher's library.
-  double backward_share = 1.0;                 ///< Of these prices in backward, which autograd issues from C++.
-  Seconds task{};                              ///< Around a chunk's forward or backward: schedule, P2P, autograd.
-  Seconds sync{};                              ///< Stall of one host-device synchronisation of a MoE layer.
-  Seconds update{};                            ///< One parameter in the host's AdamW, by one thread: OMP_NUM_THREADS=1.
-  Seconds step{};                              ///< Per step: batch, optimizer's Python, logging; the GPU idles.
-  Bandwidth link_to_host{}, link_from_host{};  ///< Reached by pinned copies of one GPU alone.
-  std::int64_t links = 1;                      ///< GPUs whose copies share the memory of one CPU.
-  Bandwidth links_to_host{}, links_from_host{};  ///< Reached by all of these at once, together; 0: as each alone.
-  Seconds link_latency{};                        ///< Of one such copy.
-  double link_both_share = 1.0;                  ///< Of its rate that each direction keeps beside the other.
+  Seconds launch{};             ///< One kernel launched from C++.
+  Seconds graph_node{};         ///< One small kernel of a replayed CUDA graph, from start to start.
+  Seconds eager_op{};           ///< One PyTorch op with its kernel and autograd.
+  Seconds module{};             ///< One direction through a module of Transformer Engine, without kernels.
+  Seconds expert_weight{};      ///< One expert's weight tensor in such a module: view, autograd, DDP's hook.
+  Seconds quantize{};           ///< One tensor made by a quantizer of Transformer Engine, without kernels.
+  Seconds quantized_linear{};   ///< One direction through a linear that quantizes, in addition to a module's.
+  Seconds checkpoint{};         ///< One direction through a recomputed region: RNG states, autograd.
+  Seconds cp_attention{};       ///< One direction through attention over CP, without kernels.
+  Seconds node{};               ///< One direction through a node of EP overlap's schedule plan.
+  Seconds fsdp_unit{};          ///< One direction through a unit of Megatron-FSDP: hooks, buckets.
+  Seconds fsdp_parameter{};     ///< One parameter of such a unit: view of a bucket, gradient.
+  Seconds collective{};         ///< One collective by torch.distributed or a dispatcher's library.
+  double backward_share = 1.0;  ///< Share of these prices in backward, which autograd issues from C++.
+  Seconds task{};               ///< Start of a chunk's forward or backward: schedule, P2P, autograd.
+  Seconds sync{};               ///< Stall of one host-device synchronisation of a MoE layer.
+  Seconds update{};             ///< Update of one parameter in the host's AdamW with one thread: OMP_NUM_THREADS=1.
+  Seconds step{};               ///< Per step: batch, optimizer's Python, logging. The GPU is idle.
+  Bandwidth link_to_host{}, link_from_host{};    ///< Reached by pinned copies of one GPU alone.
+  std::int64_t links = 1;                        ///< GPUs whose copies share the memory of one CPU.
+  Bandwidth links_to_host{}, links_from_host{};  ///< Reached by all of these together; 0: as each alone.
+  Seconds link_latency{};                        ///< Latency of one such copy.
+  double link_both_share = 1.0;                  ///< Share of its rate that each direction keeps beside the other.
   Bytes memory_per_gpu{};                        ///< Host memory available to one GPU.
-  /// Where these prices are assumed: what virtual machines were measured to take over them, and their `node`.
+  /// If these prices are assumed: the factor that virtual machines were measured to take, and their `node`.
   double virtual_machine = 1.0;
   Seconds virtual_machine_node{};
-  /// The prices of such virtual machines; none: these are measured.
+  /// The prices of such virtual machines; nothing if these prices are measured.
   [[nodiscard]] std::optional<HostSpec> of_virtual_machine() const;
-  /// Of one of a job's `gpus`, which all copy the same way at once.
+  /// Bandwidth for one of `gpus` GPUs of a job that all copy in the same direction at once.
   [[nodiscard]] Bandwidth link(bool to_host, std::int64_t gpus) const;
   bool operator==(const HostSpec&) const = default;
 };
 
-/// What takes longer on a slower host: name in a profile (/host/...) and member.
+/// Prices that grow on a slower host: name in a profile (/host/...) and member.
 inline constexpr std::array<std::pair<std::string_view, Seconds HostSpec::*>, 16> kHostPrices{
     {{"launch", &HostSpec::launch},
      {"eager_op", &HostSpec::eager_op},
@@ -210,50 +211,50 @@ inline constexpr std::array<std::pair<std::string_view, Seconds HostSpec::*>, 16
      {"update", &HostSpec::update},
      {"step", &HostSpec::step}}};
 
-/// Device memory that no tensor of the op list explains.
+/// Device memory that no tensor of the op list accounts for.
 struct MemoryOverheads {
   Bytes context{};             ///< CUDA context and driver.
   Bytes nccl{};                ///< Communicator buffers.
-  Bytes workspace{};           ///< Of one cuBLAS handle.
-  double fragmentation = 0.0;  ///< Share of allocated activations that the caching allocator reserves on top.
+  Bytes workspace{};           ///< One cuBLAS handle.
+  double fragmentation = 0.0;  ///< Share of the allocated activations that the caching allocator reserves in addition.
   bool operator==(const MemoryOverheads&) const = default;
 };
 
-/// Rates that a compute kernel and a NCCL collective keep while both run, over their rates alone.
+/// Shares of their rates that a compute kernel and a NCCL collective keep while both run.
 struct SharedRates {
   double compute = 1.0, collective = 1.0;
   bool operator==(const SharedRates&) const = default;
 };
 
-/// What kernels side by side on one GPU cost each other. A collective over NVLink beside back-to-back kernels of `C`
-/// takes start_wait * C + M / collective, M being its time alone; meanwhile the kernels run at `compute` once it has
-/// started. Source: benchmarks/accuracy/journal.md#contention.
+/// Slowdown of kernels that run side by side on one GPU. A collective over NVLink beside back-to-back kernels of `C`
+/// takes start_wait * C + M / collective, where M is its time alone. After its start the kernels run at `compute`.
+/// Source: benchmarks/accuracy/journal.md#contention.
 struct Contention {
-  SharedRates gemm, memory;  ///< Beside a GEMM, a memory-bound kernel.
-  double start_wait = 0.0;   ///< A collective waits for SMs, over the time of the kernel that has them.
+  SharedRates gemm, memory;  ///< Beside a GEMM and beside a memory-bound kernel.
+  double start_wait = 0.0;   ///< Wait of a collective for SMs, over the time of the kernel that occupies them.
   bool operator==(const Contention&) const = default;
 };
 
-/// What depends on the GPU beside rates: facts of its tensor cores, and of the software that is made for it.
+/// Properties of the GPU other than rates: of its tensor cores, and of software made for it.
 struct GpuTraits {
-  std::string generation;  ///< "blackwell": groups statistics and decides nothing.
-  /// Orders of its elements in which an FP8 operand with one scale is kept: 1 where tensor cores take either operand in
-  /// either order, 2 where a product wants K innermost, so that the transpose is another copy.
+  std::string generation;  ///< "blackwell": groups statistics, has no effect on predictions.
+  /// Orders of elements in which an FP8 operand with one scale is kept. 1: tensor cores take either operand in either
+  /// order. 2: a product needs K innermost, so the transpose is a second copy.
   int fp8_layouts = 2;
-  std::vector<Dispatcher> flex_dispatchers;  ///< That run on it.
+  std::vector<Dispatcher> flex_dispatchers;  ///< Dispatchers that run on it.
   bool operator==(const GpuTraits&) const = default;
 };
 
-/// What the published recipes for the GPU set where a run leaves it open.
+/// Settings of the published recipes for the GPU, for options that a run leaves open.
 struct RecipeDefaults {
-  Precision fp8 = Precision::kFp8Current;  ///< Of runs that say only FP8.
-  std::optional<Dispatcher> dispatcher;    ///< Flex one, of MoE models.
-  BitSet<GraphModule> graph_modules;       ///< In Transformer Engine's graphs, of MoE models.
+  Precision fp8 = Precision::kFp8Current;  ///< For runs that state only FP8.
+  std::optional<Dispatcher> dispatcher;    ///< Flex dispatcher of MoE models.
+  BitSet<GraphModule> graph_modules;       ///< In Transformer Engine's graphs of MoE models.
   bool operator==(const RecipeDefaults&) const = default;
 };
 
-/// What runs of a site leave unknown of it: covariance of the logarithms of factors on its host's speed, its rates of
-/// products, its NVLink's and its NICs' bandwidth, in this order. Decides no time; intervals read it.
+/// Uncertainty about a site: covariance of the logarithms of factors on its host's speed, its rates of products, its
+/// NVLink bandwidth and its NIC bandwidth, in this order. It changes no predicted time; only intervals read it.
 struct SiteKnowledge {
   static constexpr std::size_t kFactors = 4;
   std::array<std::array<double, kFactors>, kFactors> covariance{};  ///< Symmetric.
@@ -266,9 +267,9 @@ struct Hardware {
   GpuTraits traits;
   RecipeDefaults recipe;
   std::int64_t sms = 132;
-  Bytes hbm_capacity{};  ///< Usable, as nvidia-smi prints it.
+  Bytes hbm_capacity{};  ///< Usable capacity, as nvidia-smi prints it.
   Bandwidth hbm_bandwidth{};
-  std::array<FlopRate, kMathFormats> peak{};   ///< By MathFormat; zero where the GPU has none.
+  std::array<FlopRate, kMathFormats> peak{};   ///< By MathFormat; zero if the GPU does not have it.
   std::array<GemmCurve, kMathFormats> gemm{};  ///< By MathFormat.
   std::vector<AttentionCurve> attention;       ///< By ascending head_dim; the nearest row is used.
   std::array<MemoryCurve, kMemoryOps> memory{};
@@ -278,31 +279,31 @@ struct Hardware {
   Network network;
   HostSpec host;
   MemoryOverheads overheads;
-  std::optional<SiteKnowledge> site;  ///< None: no run of it was looked at.
-  std::string unmeasured;  ///< Why no measured run can tell of these numbers: "numbers of the system overridden".
+  std::optional<SiteKnowledge> site;  ///< Nothing: no run of the site was looked at.
+  std::string unmeasured;  ///< Why measured runs say nothing about these numbers: "numbers of the system overridden".
   bool operator==(const Hardware&) const = default;
 
   [[nodiscard]] bool supports(Precision precision) const;
-  /// Compute capability below 10, with which MXFP8 came.
+  /// Compute capability below 10; MXFP8 came with 10.
   [[nodiscard]] bool before_blackwell() const { return !supports(Precision::kMxfp8); }
-  /// Peak that MFU is taken against for runs of `precision`.
+  /// Peak for the MFU of runs of `precision`.
   [[nodiscard]] FlopRate mfu_peak(Precision precision) const;
 };
 
-/// Share of its rate that products of a format keep when they never pause. With pauses, which let the GPU cool, the
-/// share is 1 - (1 - sustained_clock) x duty. Source: docs/formulas.md#power.
+/// Share of its rate that a format's products keep if they never pause. Pauses let the GPU cool; then the share is 1 -
+/// (1 - sustained_clock) x duty. Source: docs/formulas.md#power.
 [[nodiscard]] double sustained_clock(const Hardware& hw, MathFormat format);
-/// What products take beside `others` under the power limit, which takes the share `lost` of their clocks where they
-/// never pause: the x with x (1 - lost x / (x + others)) = products.
+/// Time of products beside `others` under the power limit. `lost` is the share of their clocks that the limit takes if
+/// they never pause. It is the x with x (1 - lost x / (x + others)) = products.
 [[nodiscard]] Seconds limited_products(Seconds products, double lost, Seconds others);
 
 [[nodiscard]] Seconds gemm_time(const Hardware& hw, MathFormat format, GemmPhase phase, std::int64_t m, std::int64_t n,
                                 std::int64_t k, std::int64_t groups, bool accumulate_fp32, bool one_kernel = false);
 [[nodiscard]] Seconds memory_time(const Hardware& hw, MemoryOp op, Bytes bytes);
-/// `groups`: parts of the elements that have kernels of their own (experts).
+/// `groups`: number of parts of the elements (experts) that have kernels of their own.
 [[nodiscard]] Seconds software_time(const Hardware& hw, SoftwareKernel kernel, double elements, std::int64_t groups);
-/// `query_rows` counts the rows of every query head; 0: no tiles are charged (linear attention). `window` is the number
-/// of keys that a query sees, to which `flops` belong; 0: all earlier ones.
+/// `query_rows` counts the rows of all query heads; 0: no tiles are charged (linear attention). `window` is the number
+/// of keys that a query sees, and `flops` must match it; 0: all earlier keys.
 [[nodiscard]] Seconds attention_time(const Hardware& hw, std::int64_t head_dim, Flops flops, double query_rows,
                                      bool backward, bool fp8, double window = 0.0);
 

@@ -14,28 +14,28 @@
 
 namespace foldwise::costmodel {
 
-/// What large allocations take from the device, and give back to it, with expandable segments.
+/// Granularity in which large allocations take memory from the device and return it, with expandable segments.
 inline constexpr Bytes kExpandablePage{20.0 * 1048576.0};
 
-/// What torch's caching allocator takes from the device for a sequence of allocations: best fit among cached blocks,
-/// split where the rest is worth it, neighbours merged when freed. Where the device has no more, what is cached goes
-/// back to it, and the allocation is tried once more.
-/// Source: c10/cuda/CUDACachingAllocator.cpp, default settings (no max_split_size, no garbage collection).
+/// Model of torch's caching allocator: memory that it takes from the device for a sequence of allocations. It uses the
+/// best fit among cached blocks, splits a block if the rest is large enough, and merges neighbours when they are freed.
+/// If the device has no more memory, cached blocks go back to it and the allocation is tried once more. Source:
+/// c10/cuda/CUDACachingAllocator.cpp, default settings (no max_split_size, no garbage collection).
 class CachingAllocator {
  public:
   using Block = std::size_t;  ///< Handle of an allocation.
   static constexpr std::size_t kStreams = 3;
 
-  /// `expandable`: PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True, one growing segment a pool instead of many.
-  /// `capacity`: what the device has for torch.
+  /// `expandable`: PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True, one growing segment per pool. `capacity`: device
+  /// memory available to torch.
   explicit CachingAllocator(bool expandable, std::optional<Bytes> capacity = {})
       : expandable_(expandable), capacity_(capacity ? static_cast<std::int64_t>(capacity->to<double>()) : kUnlimited) {}
 
-  /// `stream`: each has pools of its own.
+  /// Each stream has its own pools.
   [[nodiscard]] Block allocate(Bytes bytes, std::size_t stream = 0);
   void free(Block block);
-  /// Another stream has used the block (record_stream): it is there again when the device has reached `done` and the
-  /// host, which looks whenever it allocates, has seen it.
+  /// Frees a block that another stream has used (record_stream). The block is reusable after the device has reached
+  /// `done` and the host has noticed it; the host checks at every allocation.
   void free_after(Block block, Seconds done);
   [[nodiscard]] std::size_t stream(Block block) const { return pieces_[block].stream; }
   [[nodiscard]] Bytes size(Block block) const { return Bytes{static_cast<double>(pieces_[block].size)}; }
@@ -47,14 +47,14 @@ class CachingAllocator {
   /// torch.cuda.max_memory_reserved since reset_peak(), which is torch.cuda.reset_peak_memory_stats.
   [[nodiscard]] Bytes most_reserved() const { return Bytes{static_cast<double>(most_reserved_)}; }
   void reset_peak() { most_reserved_ = reserved_; }
-  /// How often what is cached was given back: torch's num_alloc_retries.
+  /// Number of times that cached memory was given back: torch's num_alloc_retries.
   [[nodiscard]] int retries() const { return retries_; }
 
-  /// An allocation for which there was no room even then.
+  /// An allocation that failed even after cached memory was given back.
   struct Failure {
     Bytes wanted{}, allocated{}, reserved{};
   };
-  /// The first one. From there on it goes on as if the device had no end.
+  /// The first failure. After it the model continues as if the device were unlimited.
   [[nodiscard]] const std::optional<Failure>& failure() const { return failure_; }
 
  private:
@@ -64,7 +64,7 @@ class CachingAllocator {
     std::int64_t address = 0, size = 0;
     std::size_t previous = kNone, next = kNone;  ///< Neighbours in the segment.
     bool used = false, small = false;
-    bool mapped = true;  ///< Backed by memory. Of an expandable segment the end is not, and what was given back.
+    bool mapped = true;  ///< Backed by memory. The end of an expandable segment and pages given back are not.
     std::size_t stream = 0;
   };
   struct FreePiece {
@@ -73,24 +73,25 @@ class CachingAllocator {
     auto operator<=>(const FreePiece&) const = default;
   };
   struct Pool {
-    std::vector<FreePiece> free;  ///< Mapped, sorted. They come and go with every op: no tree, no allocations.
+    std::vector<FreePiece>
+        free;  ///< Mapped pieces, sorted. They change with every op, so this is a vector instead of a tree.
     std::set<std::pair<std::int64_t, Block>> unmapped;  ///< By address.
   };
 
   Block make(Piece piece);
   Pool& pool_of(const Piece& piece) { return (piece.small ? small_ : large_)[piece.stream]; }
   [[nodiscard]] bool is_free(Block block) const { return block != kNone && !pieces_[block].used; }
-  /// Whether the device has so much more; then it is taken.
+  /// Takes memory from the device; false if it does not have that much.
   bool take(std::int64_t bytes);
-  /// A free block of at least `size` bytes; none: the device has no room for it.
+  /// A free block of at least `size` bytes; nothing if the device has no room for it.
   std::optional<Block> new_segment(std::int64_t size, bool small, std::size_t stream);
   std::optional<Block> grown_segment(std::int64_t size, bool small, std::size_t stream);
-  /// The place of an expandable segment where `size` bytes can be had: free pieces, mapped or not.
+  /// The place in an expandable segment with `size` bytes of free pieces, mapped or not.
   Block place_for(std::int64_t size, bool small, std::size_t stream);
   std::optional<Block> map(Block block, std::int64_t size);
   [[nodiscard]] FreePiece entry_of(Block block) const { return {pieces_[block].size, pieces_[block].address, block}; }
   void set_free(Block block, bool free);
-  /// A free piece becomes another one of its pool: what lies between their places in the list moves, and no more.
+  /// Replaces a free piece by another one of its pool. Moves only the list entries between their places.
   void change_free(const FreePiece& from, const FreePiece& to);
   void set_unmapped(Block block, bool unmapped);
   Block cut(Block block, std::int64_t size);
@@ -106,10 +107,10 @@ class CachingAllocator {
   int retries_ = 0;
   std::optional<Failure> failure_;
   std::vector<Piece> pieces_;
-  std::vector<Block> unused_;  ///< Entries of `pieces_` that merging has emptied.
+  std::vector<Block> unused_;  ///< Indices of `pieces_` that merging has emptied.
   std::array<Pool, kStreams> small_, large_;
   Seconds host_{};
-  std::multimap<Seconds, Block> pending_;  ///< Freed, but used by another stream until then.
+  std::multimap<Seconds, Block> pending_;  ///< Freed, but in use by another stream until then.
 };
 
 }  // namespace foldwise::costmodel

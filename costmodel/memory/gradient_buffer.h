@@ -1,41 +1,41 @@
 #pragma once
 #include <cstdint>
 
-// Layout of a buffer of DistributedDataParallel with the distributed optimizer: gradients, and the bf16 or
-// low-precision parameters beside them, lie in it with padding. Source: _ParamAndGradBuffer in
+// Layout of DistributedDataParallel's buffers with the distributed optimizer. They hold gradients with padding, and
+// beside them the BF16 or low-precision parameters. Source: _ParamAndGradBuffer in
 // megatron/core/distributed/param_and_grad_buffer.py (core_v0.16.1).
 namespace foldwise::costmodel {
 
-/// Equal parameter tensors that follow each other.
+/// A run of equal parameter tensors.
 struct TensorRun {
-  std::int64_t elements = 0;  ///< Of each.
+  std::int64_t elements = 0;  ///< Of each tensor.
   std::int64_t tensors = 1;
   bool operator==(const TensorRun&) const = default;
 };
 
-/// Elements that a tensor takes: the next one starts at a multiple of 64.
+/// Elements that a tensor occupies. The next tensor starts at a multiple of 64.
 [[nodiscard]] std::int64_t aligned(std::int64_t elements);
 
 class GradientBuffer {
  public:
-  /// `ranks` share it. A bucket ends with the tensor that brings it to `bucket_size` elements; 0: never. Its end is
-  /// padded to a multiple of lcm(ranks, 128), with `high_nccl_busbw` of lcm(ranks, 2^16).
+  /// `ranks` share the buffer. A bucket ends with the tensor that brings it to `bucket_size` elements; 0: only at the
+  /// end. Its end is padded to a multiple of lcm(ranks, 128), or of lcm(ranks, 2^16) with `high_nccl_busbw`.
   GradientBuffer(std::int64_t ranks, std::int64_t bucket_size, bool high_nccl_busbw);
 
-  /// In the reverse order of the model's parameters.
+  /// Adds tensors. Call it in the reverse order of the model's parameters.
   void add(const TensorRun& run);
-  /// Tensors of `elements` in all, aligned, that do not end a bucket.
+  /// Adds tensors of `elements` in all, aligned, that do not end a bucket.
   void add_within_bucket(std::int64_t elements) { next_ += elements; }
-  /// Whether that is so for tensors of as many.
+  /// Whether tensors of this many elements do not end a bucket.
   [[nodiscard]] bool within_bucket(std::int64_t elements) const {
     return bucket_size_ == 0 || next_ - bucket_start_ + elements < bucket_size_;
   }
-  /// Before and after a tensor with a bucket of its own (a shared embedding), and after the last one.
+  /// Call before and after a tensor with a bucket of its own (a shared embedding), and after the last tensor.
   void end_bucket();
 
-  /// Whether no bucket of tensors whose aligned sizes are multiples of `granule` needs padding at its end.
+  /// Whether no bucket needs padding if the aligned sizes of all tensors are multiples of `granule`.
   [[nodiscard]] bool ends_fall_on(std::int64_t granule) const { return granule % divisor_ == 0; }
-  /// Of the buckets that have ended.
+  /// Elements of the buckets that have ended.
   [[nodiscard]] std::int64_t elements() const { return bucket_start_; }
   [[nodiscard]] std::int64_t buckets() const { return buckets_; }
 

@@ -3,9 +3,8 @@
 #include <string_view>
 #include <variant>
 
-// What mixes tokens in a layer: one type for each kind, which knows its heads, its FLOPs (ops/mixers/*.cc) and its ops.
-// A model lists those that it has (ModelSpec::mixers), and its layers refer to them: two geometries of one kind are two
-// mixers.
+// Token mixers of a layer. Each kind is a type that knows its heads, FLOPs and ops (ops/mixers/*.cc). A model lists its
+// mixers (ModelSpec::mixers) and its layers refer to them. Two geometries of one kind are two mixers.
 namespace foldwise::costmodel {
 
 struct LayerSpec;
@@ -16,7 +15,7 @@ struct MixerFlops {
   double per_token = 0;
   double per_squared_token = 0;
 };
-/// What those FLOPs depend on besides.
+/// Other values that the FLOPs depend on.
 struct FlopsContext {
   const ModelSpec& model;
   const LayerSpec& layer;
@@ -27,7 +26,8 @@ struct FlopsContext {
 //   kName            its name in output;
 //   query_heads()    --num-attention-heads of softmax attention, 0 without;
 //   kv_heads()       heads of keys and values;
-//   width()          of its heads together, and low_rank() the widest tensor that its queries come from, if not h;
+//   width()          width of all heads together;
+//   low_rank()       width of the tensor that queries are projected from; 0: the hidden state;
 //   flops()          as Megatron reports them;
 //   fields(f)        calls f(name, value) for every size.
 
@@ -40,9 +40,9 @@ struct GqaSpec {
   bool qk_layernorm = false;       ///< One norm weight per head dim for q and for k.
   bool output_gate = false;        ///< Sigmoid gate: doubles the query projection (Qwen3-Next).
   bool learnable_softmax = false;  ///< Attention sinks: one parameter per head (GPT-OSS).
-  std::int64_t v_head_dim = 0;     ///< Of values; 0: head_dim (MiMo-V2 has narrower ones).
-  bool headwise_gate = false;      ///< Sigmoid gate of one number a head, from a projection of its own (Step-3.5).
-  bool keys_are_values = false;    ///< One projection makes both (Gemma 4's global layers).
+  std::int64_t v_head_dim = 0;     ///< Width of values; 0: head_dim (MiMo-V2 has narrower ones).
+  bool headwise_gate = false;      ///< Sigmoid gate with one value per head, from a projection of its own (Step-3.5).
+  bool keys_are_values = false;    ///< One projection makes keys and values (Gemma 4's global layers).
   [[nodiscard]] std::int64_t value_dim() const { return v_head_dim > 0 ? v_head_dim : head_dim; }
   [[nodiscard]] std::int64_t query_heads() const { return heads; }
   [[nodiscard]] std::int64_t kv_heads() const { return query_groups; }
@@ -83,8 +83,8 @@ struct MlaSpec {
   bool operator==(const MlaSpec&) const = default;
 };
 
-/// DeepSeek-V4 attention: `heads` queries of `head_dim`, `qk_pos_emb_head_dim` of them rotary, one KV head, compressed
-/// or windowed, output through `output_groups` low-rank blocks.
+/// DeepSeek-V4 attention: `heads` queries of `head_dim`, of which `qk_pos_emb_head_dim` are rotary, and one KV head.
+/// Keys are compressed or windowed. The output goes through `output_groups` low-rank blocks.
 struct CompressedSpec {
   static constexpr std::string_view kName = "compressed";
   std::int64_t heads = 0, head_dim = 0, qk_pos_emb_head_dim = 0;
@@ -106,17 +106,17 @@ struct CompressedSpec {
   bool operator==(const CompressedSpec&) const = default;
 };
 
-/// Mamba-2; with `dt_rank` Mamba-1, whose heads are one channel wide and have a state of their own (Jamba).
+/// Mamba-2. With `dt_rank` Mamba-1: a head is one channel wide and has its own state (Jamba).
 struct MambaSpec {
   static constexpr std::string_view kName = "mamba";
   std::int64_t heads = 0, head_dim = 0, state = 0, groups = 0, conv_kernel = 4, chunk = 128;
-  std::int64_t dt_rank = 0;  ///< Width that Mamba-1 projects time steps from; 0: Mamba-2.
+  std::int64_t dt_rank = 0;  ///< Width from which Mamba-1 projects time steps; 0: Mamba-2.
   [[nodiscard]] std::int64_t query_heads() const { return 0; }
   [[nodiscard]] std::int64_t kv_heads() const { return 0; }
   [[nodiscard]] double width() const { return static_cast<double>(heads) * static_cast<double>(head_dim); }
   [[nodiscard]] std::int64_t low_rank() const { return 0; }
   [[nodiscard]] MixerFlops flops(const FlopsContext& context) const;
-  /// Output of the input projection: z, x, B, C and dt; Mamba-1 makes the last three from x.
+  /// Width of the input projection's output: z, x, B, C and dt. Mamba-1 makes the last three from x.
   [[nodiscard]] std::int64_t projection() const {
     return 2 * heads * head_dim + (dt_rank > 0 ? 0 : 2 * groups * state + heads);
   }
@@ -129,7 +129,8 @@ struct MambaSpec {
 };
 
 /// Gated delta net (Qwen3-Next): `key_heads` x `key_head_dim` queries and keys, `value_heads` x `value_head_dim`
-/// values. With `gate_rank` Kimi delta attention: decay and output gate of every channel, each through that width.
+/// values. With `gate_rank` Kimi delta attention: a decay and an output gate per channel, each projected through that
+/// width.
 struct GatedDeltaNetSpec {
   static constexpr std::string_view kName = "gated_delta_net";
   std::int64_t key_heads = 0, key_head_dim = 0, value_heads = 0, value_head_dim = 0, conv_kernel = 4;
@@ -150,7 +151,7 @@ struct GatedDeltaNetSpec {
   bool operator==(const GatedDeltaNetSpec&) const = default;
 };
 
-/// Lightning (linear) attention (MiniMax-M1): as many keys and values as queries.
+/// Lightning (linear) attention (MiniMax-M1), with as many keys and values as queries.
 struct LightningSpec {
   static constexpr std::string_view kName = "lightning";
   std::int64_t heads = 0, head_dim = 0;
@@ -166,7 +167,7 @@ struct LightningSpec {
   bool operator==(const LightningSpec&) const = default;
 };
 
-/// The kinds that there are: a new one is a type, its row here, and its ops and FLOPs in a file of ops/mixers.
+/// All kinds of mixers. A new kind needs a type, an entry here, and its ops and FLOPs in a file of ops/mixers.
 using Mixer = std::variant<GqaSpec, MlaSpec, CompressedSpec, MambaSpec, GatedDeltaNetSpec, LightningSpec>;
 
 }  // namespace foldwise::costmodel

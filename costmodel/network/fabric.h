@@ -7,32 +7,32 @@
 
 #include "costmodel/network/network.h"
 
-// The network link by link: what hangs where, over which links a message goes, and which link is the busiest. The
-// closed forms of network.h are what these routes give for equal groups (tests/fabric_test.cc).
+// The network link by link: the topology, the routes of messages, and the busiest link. For equal groups the routes
+// give the closed forms of network.h (tests/fabric_test.cc).
 namespace foldwise::costmodel {
 
-/// A link in use, one way.
+/// A used link, in one direction.
 struct LinkLoad {
   std::string name;  ///< "gpu 3 -> nvswitch 0"
-  std::string tier;  ///< "nvlink", "pcie", "nic", "spine", and what the host hangs on.
+  std::string tier;  ///< "nvlink", "pcie", "nic", "spine", or the link of the host.
   Bandwidth bandwidth{};
   Bytes bytes{};
   [[nodiscard]] Seconds busy() const { return bytes / bandwidth; }
 };
 
-/// GPUs 0 to n - 1, one NVLink domain after the other, as a launcher numbers ranks. A GPU hangs on its domain's
-/// NVSwitch, on a NIC that it may share, and on a host; NICs of one rail (the same place in their domains) meet in leaf
-/// switches, those of all rails in a spine. The last domain has no more GPUs than the job has left for it.
+/// GPUs 0 to n - 1, one NVLink domain after another, in the order of ranks. A GPU is connected to its domain's
+/// NVSwitch, to a NIC that it may share, and to a host. NICs of one rail (the same place in their domains) connect to
+/// leaf switches, and those to a spine of all rails. The last domain has only the job's remaining GPUs.
 class Fabric {
  public:
-  /// A part of the job that the fabric goes without: `times` copies of the `period` GPUs before GPU `at`, whose links
-  /// carry what theirs do. Names count them, and so does what many domains share: an uplink of a leaf switch without a
+  /// A part of the job that is left out: `times` copies of the `period` GPUs before GPU `at`, whose links carry the
+  /// same load. Names count the copies, and so does what many domains share: an uplink of a leaf switch without a
   /// limit. `at` and `period` are multiples of leaf_span().
   struct Repeat {
     std::int64_t at, period, times;
   };
 
-  /// Requires gpus >= 1, of which the repeats are not. `host_link`: bandwidth of a GPU's link to the host.
+  /// Requires gpus >= 1, not counting the repeats. `host_link`: bandwidth of a GPU's link to the host.
   Fabric(const Network& network, Bandwidth host_link, std::int64_t gpus, std::vector<Repeat> repeats = {});
 
   struct Place {
@@ -40,27 +40,27 @@ class Fabric {
   };
   [[nodiscard]] const Place& place(std::int64_t gpu) const;
 
-  /// `bytes` from one GPU to another: over NVLink within a domain; else, where `ranks` of the communicator (ascending)
-  /// have a member on the receiver's rail in the sender's domain, to it and out of its NIC (NCCL's PXN); else out of
-  /// the sender's own NIC and, from one rail to another, over the spine.
+  /// Sends `bytes` from one GPU to another: over NVLink within a domain. Between domains, if one of the communicator's
+  /// `ranks` (ascending) in the sender's domain is on the receiver's rail, through that rank's NIC (NCCL's PXN);
+  /// otherwise through the sender's own NIC and, if the rails differ, over the spine.
   void send(std::int64_t from, std::int64_t to, Bytes bytes, const std::vector<std::int64_t>& ranks = {});
   void copy_to_host(std::int64_t gpu, Bytes bytes);
 
-  /// A collective over `ranks` (ascending); bytes as collective_time defines them. Rings: one for each member that the
-  /// domain with the fewest has, leaving every domain through the NIC of one member.
+  /// A collective over `ranks` (ascending), with bytes as in collective_time. The number of rings is that of the
+  /// members in the domain with the fewest. Each ring leaves every domain through the NIC of one member.
   void collective(CollectiveKind kind, const std::vector<std::int64_t>& ranks, Bytes bytes);
-  /// Fused dispatch or combine: once to each domain, out of the sender's NIC, and there to each rank.
+  /// Fused dispatch or combine: one copy to each domain through the sender's NIC, from there to each rank.
   void exchange(const std::vector<std::int64_t>& ranks, const ExchangeVolume& volume);
 
-  /// Links that carry anything, busiest first.
+  /// Links with any load, busiest first.
   [[nodiscard]] std::vector<LinkLoad> loads() const;
-  /// Of them the busiest of each tier, busiest first; of those that are equal but for rounding, the first.
+  /// The busiest link of each tier, busiest first. Links equal up to rounding are represented by the first.
   [[nodiscard]] std::vector<LinkLoad> busiest() const;
-  /// What the link of `gpu` to its NVSwitch, or of its NIC to the leaf switch, has carried out of it.
+  /// Bytes that left `gpu` over its link to the NVSwitch, and over its NIC's link to the leaf switch.
   [[nodiscard]] LinkBytes sent(std::int64_t gpu) const;
 
  private:
-  /// Links, one way: of every GPU, of every NIC, of every leaf switch.
+  /// Directed links of every GPU, NIC and leaf switch.
   enum class Link : std::uint8_t {
     kGpuHost,
     kGpuSwitch,
@@ -78,12 +78,12 @@ class Fabric {
   [[nodiscard]] const std::vector<Bytes>& carried(Link link) const {
     return carried_.at(static_cast<std::size_t>(link));
   }
-  /// Between domains, out of the NIC of `relay`, a GPU of the sender's domain.
+  /// Sends between domains through the NIC of `relay`, a GPU of the sender's domain.
   void send_through(std::int64_t relay, std::int64_t from, std::int64_t to, Bytes bytes);
   [[nodiscard]] std::vector<std::vector<std::int64_t>> by_domain(const std::vector<std::int64_t>& ranks) const;
   [[nodiscard]] std::int64_t nic_at(std::int64_t domain, std::int64_t rail) const { return domain * rails_ + rail; }
   [[nodiscard]] LinkLoad load(Link link, std::size_t index) const;
-  /// Number of a domain in the whole job.
+  /// Index of a domain in the whole job.
   [[nodiscard]] std::int64_t in_job(std::int64_t domain) const;
 
   Network network_;
@@ -92,12 +92,12 @@ class Fabric {
   std::int64_t per_leaf_;  ///< Domains below a leaf switch, in the whole job.
   std::vector<Repeat> repeats_;
   std::vector<Place> places_;   ///< By GPU.
-  std::vector<double> copies_;  ///< By domain: as how many it counts below its leaf switch.
+  std::vector<double> copies_;  ///< By domain: number of domains that it stands for below its leaf switch.
   std::array<std::vector<Bytes>, kLinks> carried_;
 };
 
-/// GPUs below one leaf switch, or, where that has no limit, of a domain: where one lies in it decides which links are
-/// the same for two.
+/// Number of GPUs below one leaf switch, or in a domain if a leaf has no limit. Two GPUs at the same place in such a
+/// span use corresponding links.
 [[nodiscard]] std::int64_t leaf_span(const Network& network);
 
 }  // namespace foldwise::costmodel

@@ -6,7 +6,7 @@
 #include "costmodel/enums.h"
 #include "costmodel/units/units.h"
 
-// The network of a system as the cost model sees it, and how long a collective takes on it.
+// The network of a system, and the time of collectives on it.
 // Source of each formula: docs/formulas.md#collectives.
 namespace foldwise::costmodel {
 
@@ -22,16 +22,16 @@ enum class CollectiveKind {
 };
 inline constexpr std::size_t kCollectiveKinds = enumerators<CollectiveKind>();
 inline constexpr std::size_t kMeasuredKinds =
-    kCollectiveKinds - 1;  ///< All but broadcast, which has the curve of all-gather.
+    kCollectiveKinds - 1;  ///< All but broadcast, which uses the curve of all-gather.
 
-/// t = base + per_rank * (ranks - 1) + wire bytes per GPU / bandwidth. Bandwidth 0: the protocol does not exist.
+/// t = base + per_rank * (ranks - 1) + wire bytes per GPU / bandwidth. Bandwidth 0: there is no such protocol.
 struct ProtocolCurve {
   Seconds base{}, per_rank{};
-  Bandwidth bandwidth{};  ///< One way, per GPU.
+  Bandwidth bandwidth{};  ///< One direction, per GPU.
   bool operator==(const ProtocolCurve&) const = default;
 };
 
-/// One kind of collective inside an NVLink domain: the fastest of NCCL's ways to run it.
+/// One kind of collective inside an NVLink domain. NCCL's fastest protocol is used.
 struct CollectiveCurve {
   ProtocolCurve low_latency;         ///< LL and LL128: flags travel with the data.
   ProtocolCurve bulk;                ///< Simple: large messages.
@@ -41,7 +41,7 @@ struct CollectiveCurve {
   bool operator==(const CollectiveCurve&) const = default;
 };
 
-/// How tokens reach their experts' ranks: --moe-token-dispatcher-type, --moe-flex-dispatcher-backend.
+/// How tokens reach the ranks of their experts: --moe-token-dispatcher-type, --moe-flex-dispatcher-backend.
 enum class Dispatcher { kAllGather, kAllToAll, kDeepEp, kHybridEp };
 inline constexpr std::size_t kDispatchers = 4;
 /// --moe-token-dispatcher-type flex: a library that sends a token once per rank.
@@ -49,15 +49,15 @@ inline constexpr std::size_t kDispatchers = 4;
   return dispatcher == Dispatcher::kDeepEp || dispatcher == Dispatcher::kHybridEp;
 }
 
-/// A kernel of a flex dispatcher, which moves tokens between experts' ranks and merges copies (DeepEP, HybridEP).
+/// A kernel of a flex dispatcher (DeepEP, HybridEP). It moves tokens between the experts' ranks and merges copies.
 struct ExchangeKernel {
-  double sms = 0;           ///< Streaming multiprocessors that it occupies, of the GPU's.
-  Bandwidth rate_per_sm{};  ///< Payload that one of them moves; 0: no limit but the links.
-  Seconds row_overhead{};   ///< Time that one of them spends on a row (a token's copy) besides moving it.
+  double sms = 0;           ///< Streaming multiprocessors that it occupies.
+  Bandwidth rate_per_sm{};  ///< Payload rate of one of these SMs; 0: only links limit it.
+  Seconds row_overhead{};   ///< Time of one SM for a row (a token's copy) besides moving it.
   bool operator==(const ExchangeKernel&) const = default;
 };
 
-/// What a NIC or a host hangs on; names links in reports.
+/// Type of a NIC's or a host's link, for names in reports.
 enum class LinkType { kInfiniband, kEthernet, kPcie, kNvlinkC2c };
 [[nodiscard]] const char* to_string(LinkType type);
 
@@ -65,37 +65,38 @@ struct Network {
   std::int64_t nvlink_domain = 8;     ///< GPUs with direct NVLink to each other.
   std::int64_t ranks_per_domain = 8;  ///< GPUs of a domain that a job uses (64 of 72 in the published NVL72 recipes).
   std::array<CollectiveCurve, kMeasuredKinds> nvlink{};  ///< By CollectiveKind.
-  Bandwidth nic_bandwidth{};                             ///< Line rate per GPU, one way.
+  Bandwidth nic_bandwidth{};                             ///< Line rate per GPU, one direction.
   double nic_efficiency = 0.9;                           ///< Share of line rate that ring collectives reach.
   double nic_all_to_all_efficiency = 0.9;  ///< Share of line rate of all-to-all and send/receive between domains.
   double nic_exchange_efficiency = 0.9;    ///< Share of line rate of fused dispatch and combine between domains.
-  Seconds nic_latency{};                   ///< Per step between domains, bulk protocol.
-  Seconds nic_low_latency{};               ///< The same, low-latency protocol.
+  Seconds nic_latency{};                   ///< Per step between domains, for the bulk protocol.
+  Seconds nic_low_latency{};               ///< Per step between domains, for the low-latency protocol.
   std::int64_t domains_per_leaf = 0;       ///< NVLink domains below one leaf switch of a rail; 0: no limit.
-  double oversubscription = 1.0;           ///< Bandwidth into a leaf over that from it to the spine.
-  std::int64_t domains = 0;                ///< NVLink domains of the cluster; 0: as many as a run asks for.
-  std::int64_t gpus_per_nic = 1;           ///< GPUs that share a NIC; nic_bandwidth is the share of one.
+  double oversubscription = 1.0;           ///< Bandwidth into a leaf over its bandwidth to the spine.
+  std::int64_t domains = 0;                ///< NVLink domains of the cluster; 0: as many as a run needs.
+  std::int64_t gpus_per_nic = 1;           ///< GPUs that share a NIC; nic_bandwidth is the share of one GPU.
   LinkType nic_link = LinkType::kInfiniband, host_link = LinkType::kPcie;
-  double collective_sms = 0;      ///< SMs from which on a NCCL collective costs products all that it ever does.
-  Bandwidth channel_bandwidth{};  ///< Wire bytes that one channel of a collective, an SM, moves.
-  std::array<ExchangeKernel, kDispatchers> exchange{};  ///< By Dispatcher, of the flex ones.
+  double collective_sms = 0;      ///< Number of SMs from which a NCCL collective has its full effect on products.
+  Bandwidth channel_bandwidth{};  ///< Wire bytes per second of one channel of a collective, which occupies one SM.
+  std::array<ExchangeKernel, kDispatchers> exchange{};  ///< By Dispatcher, for flex dispatchers.
   bool operator==(const Network&) const = default;
 };
 
-/// Ranks of one communication group as the network sees them. A group lies evenly where each of its NVLink domains has
-/// as many of its members; one that lies unevenly is bound by the domain that has the fewest.
+/// Shape of one communication group on the network. A group is even if each of its NVLink domains has the same number
+/// of its members. An uneven group is limited by the domain with the fewest.
 struct GroupShape {
   std::int64_t ranks = 1;
-  std::int64_t ranks_per_domain = 1;  ///< Members that share an NVLink domain: of the domain that has the fewest.
-  std::int64_t leaves = 1;            ///< Leaf switches of a rail that the group's domains hang on.
-  std::int64_t uneven_domains = 0;    ///< NVLink domains of a group that lies unevenly; 0: it lies evenly.
+  std::int64_t ranks_per_domain =
+      1;                            ///< Members in an NVLink domain; in an uneven group, in the domain with the fewest.
+  std::int64_t leaves = 1;          ///< Leaf switches of a rail that the group's domains are connected to.
+  std::int64_t uneven_domains = 0;  ///< Number of NVLink domains if the group is uneven; else 0.
   [[nodiscard]] std::int64_t domains() const {
     return uneven_domains > 0 ? uneven_domains : (ranks + ranks_per_domain - 1) / ranks_per_domain;
   }
   bool operator==(const GroupShape&) const = default;
 };
 
-/// Bytes that one rank sends, itself included, through a fused dispatch or combine.
+/// Bytes that one rank sends through a fused dispatch or combine, including those to itself.
 struct ExchangeVolume {
   Bytes to_ranks{};    ///< A token counts once per destination rank: what NVLink carries.
   Bytes to_domains{};  ///< A token counts once per destination NVLink domain: what the NIC carries.
@@ -103,19 +104,19 @@ struct ExchangeVolume {
   bool operator==(const ExchangeVolume&) const = default;
 };
 
-/// Wire bytes that one GPU sends, as a multiple of the `bytes` of collective_time: docs/formulas.md#collectives.
+/// Wire bytes that one GPU sends, relative to the `bytes` of collective_time: docs/formulas.md#collectives.
 [[nodiscard]] double wire_factor(CollectiveKind kind, double ranks);
 
-/// `bytes` is the full tensor: what every rank holds after an all-gather or broadcast, before a reduce-scatter, on both
-/// sides of an all-reduce; what one rank sends (to itself included) in an all-to-all; what one rank sends in
-/// send/receive. One rank or no bytes: free. Requires a kind that is neither kDispatch nor kCombine.
+/// `bytes` is the full tensor. For all-gather and broadcast that is the result of each rank, for reduce-scatter its
+/// input, for all-reduce either. For all-to-all it is what one rank sends (including to itself), and for send/receive
+/// what one rank sends. One rank or no bytes take no time. Requires a kind other than kDispatch and kCombine.
 [[nodiscard]] Seconds collective_time(const Network& network, CollectiveKind kind, Bytes bytes, GroupShape group);
 
 /// Requires kind kDispatch or kCombine.
 [[nodiscard]] Seconds exchange_time(const Network& network, const ExchangeKernel& kernel, CollectiveKind kind,
                                     const ExchangeVolume& volume, GroupShape group);
 
-/// Part of exchange_time that the kernel's SMs need to move their rows; zero where they are no limit.
+/// Part of exchange_time that the kernel's SMs need to move their rows; zero if they are no limit.
 [[nodiscard]] Seconds exchange_sm_time(const ExchangeKernel& kernel, const ExchangeVolume& volume);
 
 /// Bytes that one GPU sends over each tier.

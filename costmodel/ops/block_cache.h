@@ -10,28 +10,27 @@ namespace foldwise::costmodel {
 
 enum class Piece : std::uint8_t { kMixer, kMlp, kLayer, kEmbedding, kHead, kMtp };
 
-/// Ops of a piece. `layer` matters for kMixer, kMlp and kLayer: both, for what is recomputed as a whole.
+/// Ops of a piece. kMixer, kMlp and kLayer read `layer`. kLayer is both, for layers that are recomputed as a whole.
 [[nodiscard]] OpList piece_ops(const BuildContext& context, Piece piece, const LayerSpec& layer);
 
-/// Modules of recomputation and offloading that change a piece: others may differ without a new cost.
+/// Recomputation and offloading modules that change a piece. Other modules do not change its cost.
 [[nodiscard]] BitSet<RecomputeModule> recomputable(Piece piece, const LayerSpec& layer);
 [[nodiscard]] BitSet<OffloadModule> offloadable(Piece piece);
 
-/// `options` with the defaults of what cannot change the ops of `piece`, recomputed and offloaded: equal results mean
-/// equal costs. Who reads an option each_option() says.
+/// `options` with defaults for everything that cannot change the ops of `piece` under its recomputation and offloading.
+/// Equal results mean equal costs. each_option() says which ops read an option.
 [[nodiscard]] LayerOptions relevant(const LayerOptions& options, Piece piece, const LayerSpec& layer);
 
-/// Remembers the cost of each piece by the value of the options that it depends on, so that the candidates of a search
-/// share them. Model, hardware and number of GPUs must be the same in all contexts that use one cache. Threads may
-/// share it.
+/// Remembers the cost of each piece by the options that it depends on, so that candidates of a search share costs. All
+/// contexts of a cache must have the same model, hardware and number of GPUs. Threads may share it.
 class BlockCache {
  public:
-  BlockCache() { costs_.max_load_factor(1.0F); }  // A search asks far more often than it adds.
-  /// `layer` as for piece_ops. The reference stays valid as long as the cache.
+  BlockCache() { costs_.max_load_factor(1.0F); }  // A search reads far more often than it adds.
+  /// `layer` as in piece_ops. The reference is valid as long as the cache.
   const BlockCost& get(const BuildContext& context, Piece piece, const LayerSpec& layer) {
     return entry(context, piece, layer).cost;
   }
-  /// The tensors of its parameters, likewise.
+  /// The tensors of the piece's parameters; the same rules apply.
   const BufferTensors& tensors(const BuildContext& context, Piece piece, const LayerSpec& layer) {
     return entry(context, piece, layer).tensors;
   }

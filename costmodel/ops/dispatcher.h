@@ -7,41 +7,42 @@
 #include "costmodel/parallel/options.h"
 #include "costmodel/units/units.h"
 
-// Token dispatchers of mixture-of-experts layers: one value each (ops/dispatchers/*.cc), one table.
+// Token dispatchers of mixture-of-experts layers: one table with a row for each (ops/dispatchers/*.cc).
 namespace foldwise::costmodel {
 
 class Builder;
 struct MoeSizes;
 
-/// What a rank exchanges with its experts' group: the group, tokens of a micro-batch and their width.
+/// Sizes of a rank's exchange with its experts' group.
 struct ExchangeSizes {
-  GroupShape group;          ///< ETP x EP.
-  double tokens = 0.0;       ///< T of one rank.
-  double hidden = 0.0;       ///< Elements of a token; they travel in bf16.
-  std::int64_t experts = 0;  ///< Of the model.
+  GroupShape group;          ///< The ETP x EP group.
+  double tokens = 0.0;       ///< T of one rank, per micro-batch.
+  double hidden = 0.0;       ///< Elements per token; they travel in BF16.
+  std::int64_t experts = 0;  ///< Of the whole model.
   double kernel_sms = 0.0;   ///< SMs that the dispatcher's kernel occupies.
 };
 
 struct DispatcherSpec {
-  std::string_view name;  ///< In run files and profiles.
-  std::string_view flag;  ///< What Megatron is told.
-  /// --moe-token-dispatcher-type flex: a library sends a token once to a rank, which makes the copies of its experts.
-  /// Otherwise the sender permutes rows, one for each of a token's experts, into the order of the experts.
+  std::string_view name;  ///< Name in run files and profiles.
+  std::string_view flag;  ///< Megatron's arguments.
+  /// --moe-token-dispatcher-type flex: a library sends a token once to each rank, and the rank makes the copies for its
+  /// experts. Otherwise the sender permutes one row for each of a token's experts into the order of the experts.
   bool once_per_rank = false;
-  bool sorts_chunks = false;    ///< Rows arrive by source rank and are sorted by expert; the layer holds both orders.
-  bool gathers_all = false;     ///< Every rank gets all tokens of its group, in a buffer that Megatron keeps.
-  bool permutes_fused = false;  ///< Whatever --moe-permute-fusion says.
-  bool pads_rows = false;       ///< To the multiple of the precision recipe.
-  bool needs_group = false;     ///< Of more than one rank.
+  bool sorts_chunks =
+      false;                 ///< Rows arrive by source rank and are then sorted by expert. The layer holds both orders.
+  bool gathers_all = false;  ///< Every rank gets all tokens of its group, in a buffer that Megatron keeps.
+  bool permutes_fused = false;           ///< Fuses permutation, whatever --moe-permute-fusion is.
+  bool pads_rows = false;                ///< Pads rows to the recipe's multiple.
+  bool needs_group = false;              ///< Needs a group of several ranks.
   bool overlaps_micro_batches = false;   ///< --overlap-moe-expert-parallel-comm
   bool overlaps_shared_experts = false;  ///< --moe-shared-expert-overlap
-  /// Ops that take tokens to the ranks of their experts (`dispatch`) or back, with their backward.
+  /// Adds the ops that take tokens to the ranks of their experts (`dispatch`) or back, with their backward.
   void (*exchange)(Builder& b, const MoeSizes& z, bool dispatch) = nullptr;
-  /// Device memory that the library takes beside torch's allocator, for groups above one; none: nothing.
+  /// Device memory of the library outside torch's allocator, for groups of several ranks; nullptr: none.
   Bytes (*buffers)(const ExchangeSizes& sizes) = nullptr;
 };
 [[nodiscard]] const DispatcherSpec& dispatcher_spec(Dispatcher dispatcher);
-[[nodiscard]] std::span<const DispatcherSpec> dispatcher_specs();  ///< Of all, by Dispatcher.
+[[nodiscard]] std::span<const DispatcherSpec> dispatcher_specs();  ///< By Dispatcher.
 
 /// DispatcherSpec::buffers, once per rank with MoE layers. Source: docs/memory.md#dispatcher-buffers.
 [[nodiscard]] Bytes exchange_buffers(Dispatcher dispatcher, const ExchangeSizes& sizes);

@@ -1,23 +1,23 @@
 #pragma once
 #include "costmodel/ops/op.h"
 
-// Recomputation and offloading as edits of the op list: what is no longer kept disappears from it, what runs again or
-// is copied appears in it.
+// Recomputation and offloading as edits of an op list. Tensors that are no longer kept are removed, and ops that run
+// again or copy are added.
 namespace foldwise::costmodel {
 
 struct RecomputeEdit {
-  Bytes rematerialised{};  ///< Bytes of dropped tensors that exist again during backward.
+  Bytes rematerialised{};  ///< Bytes of dropped tensors that are rebuilt for backward.
 };
-/// Drops tensors that `selected` frees and puts the replayed forward ops, collectives included, in front of
-/// the backward of the last step that needs them, with the tensors that they rebuild.
+/// Drops the tensors that `selected` frees. The replayed forward ops, including collectives, and the tensors that they
+/// rebuild come before the backward of the last step that needs them.
 RecomputeEdit apply_recompute(OpList& list, BitSet<RecomputeModule> selected);
 
 struct OffloadEdit {
   Bytes host_bytes{};  ///< Host memory of the offloaded tensors.
-  Bytes offloaded{};   ///< Part of that: what leaves the device. A tensor may be copied and stay.
+  Bytes offloaded{};   ///< Part of `host_bytes` that leaves the device. A copied tensor may stay on the device.
 };
-/// Moves tensors of at least `min_bytes` that `selected` covers to the host: a copy after the op, or the block, that
-/// keeps them, one before backward. Default of min_offloaded_tensor_size: 2^20 elements of two bytes.
+/// Moves tensors of at least `min_bytes` that `selected` covers to the host: one copy after the op or block that keeps
+/// them, one before its backward. `min_bytes` is min_offloaded_tensor_size, by default 2^20 elements of two bytes.
 OffloadEdit apply_offload(OpList& list, BitSet<OffloadModule> selected, std::int64_t gpus,
                           Bytes min_bytes = Bytes{2.0 * 1048576.0});
 

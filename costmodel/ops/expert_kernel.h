@@ -6,16 +6,16 @@
 
 namespace foldwise::costmodel {
 
-/// What runs the experts of a rank: one value each, by name in expert_kernel.cc. Members hold of more than one expert:
-/// of one there is nothing to group.
+/// How the experts of a rank run. expert_kernel.cc has one value for each Experts. Values apply to two or more experts;
+/// one expert needs no grouping.
 struct ExpertKernel {
-  Grouping products = Grouping::kSideBySide;         ///< Of forward, and of the gradients of inputs.
-  Grouping weight_products = Grouping::kSideBySide;  ///< Of the gradients of weights.
-  int launches = 0, weight_launches = 0;             ///< Of such a grouped product; 0: two an expert.
-  bool mlp_each = false;          ///< An expert is an MLP of its own, and a copy joins their outputs.
-  bool one_tensor = false;        ///< A linear's weights are one tensor, not one an expert.
-  bool fuses_activation = false;  ///< Activation, biases and the quantisation between the linears run in the products.
-  double row_multiple = 0.0;      ///< Rows of an expert are padded to; 0: to the precision recipe's.
+  Grouping products = Grouping::kSideBySide;         ///< Forward, and gradients of inputs.
+  Grouping weight_products = Grouping::kSideBySide;  ///< Gradients of weights.
+  int launches = 0, weight_launches = 0;             ///< Launches of such a grouped product; 0: two per expert.
+  bool mlp_each = false;                             ///< Each expert is a separate MLP, and a copy joins their outputs.
+  bool one_tensor = false;        ///< The weights of a linear are one tensor instead of one per expert.
+  bool fuses_activation = false;  ///< Activation, biases and quantisation between the linears run inside the products.
+  double row_multiple = 0.0;      ///< Rows of an expert are padded to a multiple of this; 0: the recipe's.
 
   [[nodiscard]] Grouping grouping(std::int64_t experts, bool of_weights = false) const {
     return experts <= 1 ? Grouping::kSideBySide : of_weights ? weight_products : products;

@@ -33,11 +33,11 @@ inline constexpr std::size_t kResources = costmodel::enumerators<Resource>();
 
 /// The hardware with `factor` times as much of the resource. Kernels keep their shares of the peaks. Whatever has
 /// another limit (launches, SMs, latencies) stays.
-///   flops: peaks of the products and rates of attention. The power limit stays, so clocks may take it back;
+///   flops: peaks of the products and rates of attention. The power limit stays, so lower clocks may undo the gain;
 ///   power: the limit alone;
-///   HBM bandwidth: all kernels by their bytes;
+///   HBM bandwidth: all kernels, by their bytes;
 ///   NVLink, NIC: bandwidths, not latencies;
-///   host: every price of issuing, over the factor; copies over the host link stay.
+///   host: every price of issuing is divided by the factor; copies over the host link stay.
 [[nodiscard]] costmodel::Hardware with_more(costmodel::Hardware hardware, Resource resource, double factor);
 
 struct Sensitivity {

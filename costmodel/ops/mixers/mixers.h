@@ -2,8 +2,8 @@
 #include "costmodel/model/mixers.h"
 #include "costmodel/ops/builder.h"
 
-// The token-mixing half of a layer: norm, attention (or Mamba, delta net, ...), residual add. Which tensors backward
-// keeps follows docs/memory.md; kernels and bytes follow docs/formulas.md#op-list. For the builders of ops/mixers.
+// The mixer of a layer with its norm and residual add. Tensors that backward keeps follow docs/memory.md; kernels and
+// bytes follow docs/formulas.md#op-list. For the builders in ops/mixers.
 namespace foldwise::costmodel {
 
 /// Sizes in FLOP counts.
@@ -12,20 +12,21 @@ namespace foldwise::costmodel {
 struct CoreAttention {
   double heads = 0, groups = 0;  ///< Per TP rank.
   std::int64_t qk_dim = 0, v_dim = 0;
-  double window = 0;                                          ///< 0: full causal.
-  double keys = 0;                                            ///< Sparse attention: keys per query; 0: all.
-  BitSet<RecomputeModule> query_freed_by{}, keys_freed_by{};  ///< Modules that rebuild it; keys and values.
+  double window = 0;  ///< 0: full causal.
+  double keys = 0;    ///< Sparse attention: keys per query; 0: all keys.
+  BitSet<RecomputeModule> query_freed_by{},
+      keys_freed_by{};  ///< Modules that rebuild the query; modules that rebuild keys and values.
 };
 
-/// Causal (query, key) pairs of one head and sequence, under a window or a limit of keys per query.
+/// Causal (query, key) pairs of one head and sequence, with a window or a limit of keys per query.
 [[nodiscard]] double causal_pairs(double s, double window, double keys);
-/// Scaled dot-product attention with its backward, and what it keeps.
+/// Scaled dot-product attention with its backward and the tensors that it keeps.
 void core_attention(Builder& b, const CoreAttention& a);
-/// What an indexer of `heads` of `head_dim` does for each query with its `keys`, half of them on average before it:
-/// their scores, and the `topk` best, whose numbers backward keeps.
+/// Ops of an indexer with `heads` of `head_dim`. For each query it scores its `keys`, on average half of them earlier
+/// ones, and selects the best `topk`. Backward keeps their indices.
 void select_keys(Builder& b, std::int64_t heads, std::int64_t head_dim, double keys, std::int64_t topk);
-/// Norm in front of the mixer, its kept input and output. `fused`: inside the following TE linear, which then keeps the
-/// output in its own format and cannot have it recomputed by the "layernorm" module.
+/// Norm before the mixer, with its kept input and output. `fused`: it is part of the next TE linear, which keeps the
+/// output in its own format, so the "layernorm" module cannot recompute it.
 void input_norm(Builder& b, std::string_view name, bool fused, double output_bytes);
 void rope(Builder& b, double elements);
 
