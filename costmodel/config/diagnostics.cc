@@ -13,12 +13,12 @@ namespace {
 
 constexpr std::size_t kLongestMessage = 1500, kLongestField = 300, kMostDiagnostics = 200;
 
-/// Its begin and its end, where it is longer: what was found may be a whole file.
+/// The beginning and the end of a long text. What was found may be a whole file.
 std::string shortened(const std::string& text, std::size_t most) {
   if (text.size() <= most) return text;
   const auto inside = [&](std::size_t at) { return (static_cast<unsigned char>(text[at]) & 0xC0U) == 0x80U; };
   std::size_t begin = most * 3 / 4, end = text.size() - most / 4;
-  while (begin > 0 && inside(begin)) --begin;  // No character is cut.
+  while (begin > 0 && inside(begin)) --begin;  // Does not cut a character.
   while (end < text.size() && inside(end)) ++end;
   return text.substr(0, begin) + " ... " + text.substr(end);
 }
@@ -47,7 +47,7 @@ std::string joined(const std::vector<Diagnostic>& diagnostics) {
   return text;
 }
 
-/// A key, a path or a quoted value may hold any character; a diagnostic is one line.
+/// Keys, paths and quoted values may contain any character, but a diagnostic is one line.
 std::string on_one_line(const std::string& text) {
   std::string result;
   for (const char c : text) {
@@ -64,7 +64,7 @@ std::string on_one_line(const std::string& text) {
   return result;
 }
 
-/// People mix case and the two dashes; neither is what a suggestion should hinge on.
+/// Folds case and the two dashes, which people mix up. A suggestion should not depend on them.
 std::string folded(const std::string& word) {
   std::string result = word;
   for (char& c : result) c = c == '-' ? '_' : static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
@@ -111,7 +111,7 @@ void Diagnostics::throw_if_any() const {
 }
 
 std::string nearest(const std::string& word, const std::vector<std::string>& known) {
-  // A third of the letters may be wrong, three at most; more is another word, not a typing mistake.
+  // At most a third of the letters may be wrong, and at most three. Otherwise it is another word, not a typing mistake.
   const std::size_t allowed = std::clamp<std::size_t>(word.size() / 3, 1, 3);
   const std::string wanted = folded(word);
   std::string best;
@@ -129,7 +129,7 @@ std::string nearest(const std::string& word, const std::vector<std::string>& kno
 }
 
 std::string nearest_hint(const std::string& word, const std::vector<std::string>& known, const std::string& noun) {
-  std::string found;  // What it is short for, before what it looks like: "h100" is not "h200".
+  std::string found;  // Completions come before similar names: "h100" is not "h200".
   const std::vector<std::string> longer = completions(word, known);
   for (const std::string& name : longer) found += (found.empty() ? "\"" : ", \"") + name + '"';
   if (const std::string name = longer.empty() ? nearest(word, known) : ""; !name.empty()) found = '"' + name + '"';

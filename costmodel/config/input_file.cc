@@ -21,7 +21,7 @@
 namespace foldwise::config {
 namespace {
 
-/// Far above any profile, list of runs or log (the largest of ours has under 10 MiB); stops reads of endless devices.
+/// Far above any profile, list of runs or log; our largest has less than 10 MiB. It stops reads of endless devices.
 constexpr std::size_t kMaxFileBytes = std::size_t{256} << 20;
 
 std::string read_all(std::istream& in, const std::function<void(std::string)>& fail) {
@@ -56,7 +56,7 @@ std::ifstream open_input_file(const std::string& path) {
 
 std::string read_input_file(const std::string& path) {
   const auto fail = [&](std::string message) { throw ConfigError({{{path, 0, ""}, std::move(message)}}); };
-  if (path == "-") {  // Two that ask for it read the same.
+  if (path == "-") {  // All readers of stdin get the same text.
     static std::mutex mutex;
     static std::optional<std::string> given;
     const std::lock_guard lock(mutex);

@@ -13,17 +13,17 @@
 #include "costmodel/config/counting_iterator.h"
 #include "costmodel/config/input_file.h"
 
-// The library's DOM knows neither lines nor duplicate keys (it keeps the last). So the text is parsed twice: one pass
-// of SAX events over an iterator that counts newlines fills the map from JSON pointer to line and finds duplicates and
-// syntax errors; a second pass builds the DOM, which then cannot fail.
+// The library's DOM knows neither lines nor duplicate keys (it keeps the last). So the text is parsed twice. A pass of
+// SAX events over an iterator that counts newlines fills the map from JSON pointer to line, and finds duplicates and
+// syntax errors. A second pass builds the DOM and cannot fail.
 namespace foldwise::config {
 namespace {
 
 using Json = nlohmann::json;
 
-/// No file of ours is deeper than ten.
+/// Our files have at most ten levels.
 constexpr std::size_t kMaxDepth = 100;
-/// Of the pointers of all values, with some bytes for each: half a million values; our largest file has 125,000.
+/// Limit for the pointers of all values, with some bytes for each: half a million values. Our largest file has 125,000.
 constexpr std::size_t kMostPointerBytes = std::size_t{48} << 20, kValueBytes = 64;
 
 std::string escaped(std::string_view key) {
@@ -39,7 +39,7 @@ std::string escaped(std::string_view key) {
   return result;
 }
 
-/// Receives the events of one parse; member names are the library's.
+/// Receives the events of one parse. The library prescribes the names of the members.
 class LineMapper {
  public:
   LineMapper(std::string_view text, const std::string& file, Progress& progress, Diagnostics& diagnostics,
@@ -82,13 +82,13 @@ class LineMapper {
     if (const auto bracket = reason.find("] "); bracket != std::string::npos) reason.erase(0, bracket + 2);
     if (reason.rfind("parse error at ", 0) == 0)
       if (const auto colon = reason.find(": "); colon != std::string::npos) reason.erase(0, colon + 2);
-    // The text read last may be anything: long, or not UTF-8, which is why it was refused.
+    // The text read last may be long or not UTF-8, which may be why it was refused.
     if (const auto last_read = reason.find("; last read: "); last_read != std::string::npos) reason.erase(last_read);
-    constexpr std::size_t kLongestReason = 200;  // A number that overflows may have any number of digits.
+    constexpr std::size_t kLongestReason = 200;  // An overflowing number may have any number of digits.
     if (reason.size() > kLongestReason) reason.replace(kLongestReason, std::string::npos, "...");
     if (text_.empty())
-      reason = "expected an object or a list, found nothing";  // The library's words hang on its version.
-    // `position` counts the characters read, the offending one included; at the end of the text there is none.
+      reason = "expected an object or a list, found nothing";  // The library's text depends on its version.
+    // `position` counts the characters read, including the offending one. At the end of the text there is none.
     const std::size_t offending = position == 0 ? 0 : position - 1;
     const std::string_view before = text_.substr(0, std::min(offending, text_.size()));
     const auto line = first_line_ + std::count(before.begin(), before.end(), '\n');
@@ -104,7 +104,7 @@ class LineMapper {
     std::string pointer;
     std::string child;  ///< Pointer of the member whose key was read last.
     bool is_array = false;
-    std::size_t index = 0;                      ///< Of the next element.
+    std::size_t index = 0;                      ///< Index of the next element.
     std::unordered_map<std::string, int> keys;  ///< Line of each key.
   };
 
@@ -154,10 +154,10 @@ class LineMapper {
   Diagnostics& diagnostics_;
   std::unordered_map<std::string, int>& lines_;
   std::vector<Level> levels_;
-  std::size_t bytes_ = 0;  ///< Of the values so far.
+  std::size_t bytes_ = 0;  ///< Bytes of the values so far.
 };
 
-/// How a message names a value that should not be there: short, on one line, in valid UTF-8.
+/// A value as messages print it: short, on one line, in valid UTF-8.
 std::string found(const Json& value) {
   if (value.is_array()) return value.empty() ? "an empty list" : "a list";
   if (value.is_object()) return "an object";
@@ -460,7 +460,8 @@ void ObjectReader::ignore(std::initializer_list<std::string_view> keys) {
 void ObjectReader::ignore_prefix(char first) { ignored_prefix_ = first; }
 
 void ObjectReader::error(std::string_view key, std::string message) {
-  if (object_ == &empty_object()) return;  // Not an object, which was reported: whatever it lacks is no news.
+  if (object_ == &empty_object())
+    return;  // It is not an object, which was reported; missing keys are not reported again.
   diagnostics_->error(location(key), std::move(message));
 }
 

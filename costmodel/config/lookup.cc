@@ -9,7 +9,7 @@
 namespace foldwise::config {
 namespace {
 
-/// Dots stay: 3.1 is not 31.
+/// Dots are kept, because 3.1 is not 31.
 std::string letters(const std::string& name) {
   std::string result;
   for (const char c : name.substr(name.find_last_of('/') + 1))

@@ -27,7 +27,7 @@ class Descriptor {
   Descriptor(const Descriptor&) = delete;
   Descriptor& operator=(const Descriptor&) = delete;
   [[nodiscard]] int number() const { return number_; }
-  /// 0, or -1 and errno: a network's file system may say only here that it has no room.
+  /// 0, or -1 with errno. A network file system may report only here that it is full.
   int close() { return ::close(std::exchange(number_, -1)); }
 
  private:
@@ -40,9 +40,9 @@ std::string cannot_be_written(int error) { return fmt::format("cannot be written
   throw ConfigError({{{path, 0, ""}, cannot_be_written(error)}});
 }
 
-/// Where symbolic links lead that end in a missing file or a regular one.
+/// Follows symbolic links to a missing or a regular file.
 fs::path followed(fs::path path) {
-  constexpr int kMostLinks = 40;  // As Linux follows.
+  constexpr int kMostLinks = 40;  // Linux has the same limit.
   std::error_code error;
   for (int links = 0; links < kMostLinks && fs::is_symlink(path, error); ++links)
     path = path.parent_path() / fs::read_symlink(path, error);
@@ -51,7 +51,7 @@ fs::path followed(fs::path path) {
 
 fs::path folder_of(const fs::path& path) { return path.has_parent_path() ? path.parent_path() : fs::path("."); }
 
-/// 0, or the errno of making or renaming a file in it.
+/// 0, or the errno of creating or renaming a file in it.
 int folder_error(const fs::path& folder) {
   struct stat found {};
   if (::stat(folder.c_str(), &found) != 0) return errno;
@@ -69,12 +69,12 @@ int write_all(int descriptor, std::string_view text) {
   return 0;
 }
 
-/// 0, or an errno. A file system without fsync is as it is.
+/// 0, or an errno. File systems without fsync are accepted.
 int sync(int descriptor) { return ::fsync(descriptor) == 0 || errno == EINVAL || errno == ENOTSUP ? 0 : errno; }
 
 /// Writes a new file beside `path` and returns its name.
 std::string write_beside(const std::string& path, const fs::path& target, std::string_view text) {
-  constexpr int kMostTries = 100;  // Names that killed programs of our number have left.
+  constexpr int kMostTries = 100;  // Names left by killed programs with our process number.
   std::string name;
   int number = -1;
   for (int i = 0; i < kMostTries && number < 0; ++i) {
@@ -85,7 +85,8 @@ std::string write_beside(const std::string& path, const fs::path& target, std::s
   if (number < 0) fail(path, errno);
   Descriptor file(number);
   struct stat old {};
-  if (::stat(target.c_str(), &old) == 0) {  // As far as we may, its successor belongs to the same and lets in the same.
+  if (::stat(target.c_str(), &old) ==
+      0) {  // The new file gets the old one's owner and mode, as far as we may set them.
     if (::fchown(number, old.st_uid, old.st_gid) == 0 || old.st_uid == ::geteuid()) ::fchmod(number, old.st_mode);
   }
   int error = write_all(number, text);
@@ -174,7 +175,9 @@ void StagedFiles::commit() {
   }
   for (const fs::path& path : folders) {
     const Descriptor folder(::open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
-    if (folder.number() >= 0) static_cast<void>(sync(folder.number()));  // They are there; only a crash can undo it.
+    if (folder.number() >= 0)
+      static_cast<void>(
+          sync(folder.number()));  // The files are already there; the sync only protects them from a crash.
   }
 }
 

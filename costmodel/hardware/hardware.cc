@@ -18,7 +18,7 @@ struct Tile {
 };
 
 /// Output tiles that a library chooses from: the shapes in cuBLAS kernel names on Hopper. On Blackwell a pair of SMs
-/// works on 256 x 256, which is 128 x 256 for each. Source: benchmarks/accuracy/journal.md#gemm.
+/// works on 256 x 256, which is 128 x 256 per SM. Source: benchmarks/accuracy/journal.md#gemm.
 constexpr std::array<Tile, 11> kTiles{{{128, 256},
                                        {256, 128},
                                        {192, 192},
@@ -31,13 +31,13 @@ constexpr std::array<Tile, 11> kTiles{{{128, 256},
                                        {128, 64},
                                        {64, 128}}};
 
-/// Without tensor cores (FP32) tiles are smaller, and while SMs would idle the depth is split among them: cuBLAS's
-/// sm80_xmma_gemm_f32f32 and sgemm_largek kernels of a router's products. Source: benchmarks/accuracy/journal.md#gemm.
+/// Without tensor cores (FP32) tiles are smaller. If SMs would idle, the depth is split among them: cuBLAS's
+/// sm80_xmma_gemm_f32f32 and sgemm_largek kernels for a router's products. Source: benchmarks/accuracy/journal.md#gemm.
 constexpr std::array<Tile, 10> kSimtTiles{
     {{256, 128}, {128, 256}, {128, 128}, {128, 64}, {64, 128}, {64, 64}, {128, 32}, {32, 128}, {64, 32}, {32, 64}}};
-constexpr double kLeastDepth = 256.0;  ///< Of a part.
+constexpr double kLeastDepth = 256.0;  ///< Least depth of a part.
 
-/// Tiles down a group whose number of rows varies around the mean `rows`.
+/// Mean number of tiles down a group whose number of rows varies around `rows`.
 double tiles_of_varying_rows(std::int64_t rows, std::int64_t tile_rows) {
   return std::max(1.0, static_cast<double>(rows) / static_cast<double>(tile_rows) + 0.25);
 }
@@ -99,7 +99,7 @@ Seconds gemm_time(const Hardware& hw, MathFormat format, GemmPhase phase, std::i
     const double waves = groups == 1 ? std::ceil(tiles * parts / sms) : std::max(1.0, tiles / sms);
     const double tile_flops = 2.0 * static_cast<double>(tile.m) * static_cast<double>(tile.n) * (depth / parts);
     double time = waves * (tile_flops / rate_per_sm + wave_overhead);
-    // Sums of all parts but the last, written and read.
+    // Partial sums of all parts but the last are written and read.
     if (parts > 1.0) time += 8.0 * sms * static_cast<double>(tile.m * tile.n) * (1.0 - 1.0 / parts) / hbm;
     if (best == 0.0 || time < best) best = time;
   }

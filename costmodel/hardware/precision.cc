@@ -5,10 +5,10 @@ namespace {
 
 constexpr std::array<MathFormat, kGemmPhases> all(MathFormat format) { return {format, format, format}; }
 
-// By Precision. HYBRID's E5M2 gradients run at the rate of E4M3.
+// By Precision. HYBRID's E5M2 gradients run at E4M3's rate.
 constexpr std::array kRecipes = {
     PrecisionRecipe{.gemm = all(MathFormat::kBf16), .adam_owns_fp32_masters = true},
-    // Delayed: the scale comes from the history of largest values, which the cast itself notes.
+    // Delayed: the scale comes from the history of largest values, which the cast itself records.
     PrecisionRecipe{.gemm = all(MathFormat::kFp8),
                     .one_scale = true,
                     .split_quantize = SplitQuantize::kInTwoLayouts,
@@ -22,7 +22,7 @@ constexpr std::array kRecipes = {
                     .expert_row_multiple = 16,
                     .casts_shards = true,
                     .shard_amax = true},
-    // Blockwise: fp32 scales of 1 x 128 elements, of 128 x 128 of a weight.
+    // Blockwise: FP32 scales for 1 x 128 elements; for weights 128 x 128.
     PrecisionRecipe{.gemm = all(MathFormat::kFp8Block),
                     .weight_scales = 4.0 / 16384.0,
                     .expert_row_multiple = 16,

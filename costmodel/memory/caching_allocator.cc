@@ -9,8 +9,8 @@ namespace foldwise::costmodel {
 namespace {
 
 constexpr std::int64_t kMiB = 1 << 20;
-// Constants of c10/cuda/CUDACachingAllocator.cpp under their names there.
-constexpr std::int64_t kMinBlockSize = 512;       // Sizes are rounded to multiples of it.
+// Constants of c10/cuda/CUDACachingAllocator.cpp, with its names.
+constexpr std::int64_t kMinBlockSize = 512;       // Sizes are rounded up to multiples of it.
 constexpr std::int64_t kSmallSize = kMiB;         // Largest "small" allocation.
 constexpr std::int64_t kSmallBuffer = 2 * kMiB;   // Segment of small allocations.
 constexpr std::int64_t kLargeBuffer = 20 * kMiB;  // Segment of allocations below kMinLargeAlloc.
@@ -21,7 +21,7 @@ std::int64_t rounded_up(std::int64_t value, std::int64_t multiple) {
   return (value + multiple - 1) / multiple * multiple;
 }
 
-// Expandable: where the segment of a pool begins. Segments do not meet.
+// Expandable: begin of a pool's segment. Segments never touch.
 constexpr std::int64_t kApart = std::int64_t{1} << 56;
 constexpr std::int64_t segment_of(bool small, std::size_t stream) {
   return (static_cast<std::int64_t>(2 * stream) + (small ? 1 : 0)) * kApart;
@@ -88,8 +88,8 @@ std::optional<CachingAllocator::Block> CachingAllocator::new_segment(std::int64_
   return block;
 }
 
-// find_expandable_block: the lowest piece that is not mapped, with the free one before it, which together with what is
-// free behind them is large enough.
+// find_expandable_block: the lowest unmapped piece that is large enough together with the free pieces around it. The
+// result is that piece, or the free piece before it.
 CachingAllocator::Block CachingAllocator::place_for(std::int64_t size, bool small, std::size_t stream) {
   Pool& pool = (small ? small_ : large_)[stream];
   for (const auto& [address, unmapped] : pool.unmapped) {
@@ -104,8 +104,8 @@ CachingAllocator::Block CachingAllocator::place_for(std::int64_t size, bool smal
   return segment;
 }
 
-// Maps the first pages of a piece that is not; the result holds them and what is free beside them. What is mapped
-// before the device ends stays mapped.
+// Maps the first pages of an unmapped piece. The result contains them and the free memory beside them. If the device
+// runs out, pages mapped so far stay mapped.
 std::optional<CachingAllocator::Block> CachingAllocator::map(Block block, std::int64_t size) {
   const std::int64_t mapped =
       std::min(rounded_up(size, pieces_[block].small ? kSmallBuffer : kLargeBuffer), pieces_[block].size);
@@ -131,7 +131,7 @@ std::optional<CachingAllocator::Block> CachingAllocator::grown_segment(std::int6
   return block;
 }
 
-// The rest behind the first `size` bytes, in no list.
+// Cuts off what follows the first `size` bytes and returns it. It is in no list yet.
 CachingAllocator::Block CachingAllocator::cut(Block block, std::int64_t size) {
   Piece rest = pieces_[block];
   rest.address += size;
@@ -196,11 +196,11 @@ void CachingAllocator::absorb(Block from, Block into) {
   unused_.push_back(from);
 }
 
-// Joins a free mapped piece, in no list yet, with those beside it.
+// Joins a free mapped piece, which is in no list yet, with its free neighbours.
 CachingAllocator::Block CachingAllocator::join(Block block) {
   const auto joins = [&](Block other) { return is_free(other) && pieces_[other].mapped; };
   const Block next = pieces_[block].next, previous = pieces_[block].previous;
-  std::optional<FreePiece> entry;  // Of a neighbour, which becomes that of all.
+  std::optional<FreePiece> entry;  // List entry of a neighbour, which becomes the entry of the joined piece.
   if (joins(next)) {
     if (joins(previous))
       set_free(next, false);
@@ -225,8 +225,8 @@ void CachingAllocator::give_back(Block block) {
   join(block);
 }
 
-// release_cached_blocks: waits for what other streams use; then segments that are all free go back, and of an
-// expandable one the pages that are.
+// release_cached_blocks: waits for other streams' uses. Then it gives back segments that are entirely free, or the free
+// pages of expandable segments.
 void CachingAllocator::give_all_back() {
   for (const auto& [done, block] : std::exchange(pending_, {})) give_back(block);
   for (auto* pools : {&large_, &small_})

@@ -15,7 +15,7 @@ std::int64_t aligned(std::int64_t elements) { return ceiling(elements, kTensorAl
 
 GradientBuffer::GradientBuffer(std::int64_t ranks, std::int64_t bucket_size, bool high_nccl_busbw)
     : bucket_size_(bucket_size) {
-  const std::int64_t even = ranks & -ranks;  // Largest power of two in it.
+  const std::int64_t even = ranks & -ranks;  // Largest power of two that divides it.
   divisor_ = ranks / even * std::max(even, high_nccl_busbw ? kHighBusBandwidth : kBucketAlignment);
 }
 
@@ -23,7 +23,7 @@ void GradientBuffer::add(const TensorRun& run) {
   if (run.elements <= 0) return;
   const std::int64_t each = aligned(run.elements);
   if (within_bucket(run.tensors * each)) return add_within_bucket(run.tensors * each);
-  // Tensors that fill a bucket with `used` elements: the last one need not be followed by its alignment.
+  // Number of tensors that fill a bucket with `used` elements. The last one counts without its alignment.
   const auto filling = [&](std::int64_t used) {
     return 1 + ceiling(std::max<std::int64_t>(0, bucket_size_ - used - run.elements), each);
   };
@@ -32,7 +32,7 @@ void GradientBuffer::add(const TensorRun& run) {
     next_ += first * each;
     left -= first;
     end_bucket();
-    const std::int64_t others = filling(0), full = left / others;  // All alike.
+    const std::int64_t others = filling(0), full = left / others;  // All these buckets are alike.
     next_ = bucket_start_ += full * (ceiling(others * each, divisor_) * divisor_);
     buckets_ += full;
     left -= full * others;

@@ -11,7 +11,7 @@
 namespace foldwise::costmodel {
 namespace {
 
-/// Equal sums of many messages, added in another order, differ by less than this share.
+/// Equal sums of many messages, added in another order, differ by a smaller share than this.
 constexpr double kRounding = 1e-9;
 
 std::size_t at(std::int64_t index) { return static_cast<std::size_t>(index); }
@@ -118,7 +118,8 @@ void Fabric::collective(CollectiveKind kind, const std::vector<std::int64_t>& ra
   const std::size_t rings = std::min_element(domains.begin(), domains.end(), [](const auto& a, const auto& b) {
                               return a.size() < b.size();
                             })->size();
-  const bool broadcast = kind == CollectiveKind::kBroadcast;  // From the first rank to the last: no ring closes.
+  const bool broadcast =
+      kind == CollectiveKind::kBroadcast;  // From the first rank to the last, so the ring is not closed.
   const Bytes part = wire_factor(kind, n) * bytes / static_cast<double>(rings);
   for (std::size_t ring = 0; ring < rings; ++ring) {
     for (std::size_t d = 0; d < domains.size(); ++d) {

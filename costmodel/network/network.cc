@@ -8,11 +8,11 @@
 namespace foldwise::costmodel {
 namespace {
 
-/// Share of the line rate that is payload when flags travel with the data: 4 of 8 bytes in NCCL's LL protocol, the only
-/// low-latency one that it uses between nodes. Source: NCCL, src/include/device.h (ncclLLFifoLine).
+/// Share of the line rate that is payload if flags travel with the data: 4 of 8 bytes in NCCL's LL protocol, its only
+/// low-latency protocol between nodes. Source: NCCL, src/include/device.h (ncclLLFifoLine).
 constexpr double kLowLatencyPayload = 0.5;
 
-/// Pattern aggregated trees: bandwidth over a ring's, divisor of a network step, and time of every rank.
+/// Pattern aggregated trees: bandwidth relative to a ring, divisor of a network step, and time per rank.
 /// Source: NCCL, src/graph/tuning.cc (ncclTopoTuneModel).
 constexpr double kPatBandwidth = 0.75, kPatSteps = 3.5;
 constexpr Seconds kPatRank{2.8e-6};
@@ -27,7 +27,7 @@ bool is_exchange(CollectiveKind kind) { return kind == CollectiveKind::kDispatch
 /// Levels of a binary tree over `domains` domains.
 double tree_steps(std::int64_t domains) { return std::ceil(std::log2(static_cast<double>(domains))); }
 
-/// Network steps of a ring or, for an all-reduce, of the better of ring and tree over `domains` domains.
+/// Network steps of a ring over `domains` domains; for an all-reduce, of the better of ring and tree.
 double domain_steps(CollectiveKind kind, std::int64_t domains) {
   const auto ring = static_cast<double>(domains - 1);
   return kind == CollectiveKind::kAllReduce ? 2.0 * std::min(ring, tree_steps(domains)) : ring;
@@ -46,21 +46,21 @@ Seconds inside_domain(const CollectiveCurve& curve, CollectiveKind kind, Bytes b
   return best;
 }
 
-/// Rings that enter and leave each domain through the NICs of its members, as many as the domain with the fewest has:
-/// every link of the rings carries the same bytes. Without neighbours in a domain nothing runs over NVLink. NCCL's
-/// other algorithms between domains where they apply and are faster: NVLSTree (all-reduce; the switches reduce inside
-/// the domains) and PAT (all-gather and reduce-scatter with one rank a domain).
+/// Rings enter and leave each domain through the NICs of its members; their number is that of the members in the domain
+/// with the fewest. Every link of a ring carries the same bytes. Without neighbours in a domain nothing runs over
+/// NVLink. Where they apply and are faster, NCCL's other algorithms between domains are used: NVLSTree (all-reduce; the
+/// switches reduce inside the domains) and PAT (all-gather and reduce-scatter with one rank per domain).
 Seconds between_domains(const Network& network, CollectiveKind kind, Bytes bytes, GroupShape group) {
   const CollectiveCurve& curve = curve_of(network, kind);
   const std::int64_t domains = group.domains();
   const auto members = static_cast<double>(group.ranks_per_domain);
   const bool neighbours = group.ranks > domains;
   const Bytes wire = wire_factor(kind, static_cast<double>(group.ranks)) * bytes;
-  // An all-reduce's chains inside the domains run side by side: the longest counts.
+  // The chains of an all-reduce inside the domains run side by side, so the longest counts.
   const std::int64_t longest =
       std::min(network.ranks_per_domain, group.ranks - (domains - 1) * group.ranks_per_domain) - 1;
   const auto hops = static_cast<double>(kind == CollectiveKind::kAllReduce ? longest : group.ranks - domains);
-  // One of a leaf's domains passes a ring on to the next leaf; the uplinks are shared by all of them.
+  // One of a leaf's domains passes a ring on to the next leaf, and all of them share the uplinks.
   const double spine = group.leaves > 1
                            ? static_cast<double>(domains) / static_cast<double>(group.leaves) / network.oversubscription
                            : 1.0;
@@ -81,7 +81,7 @@ Seconds between_domains(const Network& network, CollectiveKind kind, Bytes bytes
   return best;
 }
 
-/// Bytes over the rank's own NIC at `efficiency`, and those of them that leave its leaf over the shared uplinks.
+/// Time of the bytes over the rank's own NIC at `efficiency`, or of those that leave its leaf over the shared uplinks.
 Seconds over_nic(const Network& network, const LinkBytes& bytes, double efficiency) {
   const Bandwidth rate = network.nic_bandwidth * efficiency;
   return std::max(bytes.nic / rate, bytes.spine * network.oversubscription / rate);
@@ -118,7 +118,7 @@ LinkBytes link_bytes(CollectiveKind kind, Bytes bytes, GroupShape group) {
   if (kind == CollectiveKind::kSendRecv) return {.nvlink = {}, .nic = wire, .spine = group.leaves > 1 ? wire : Bytes{}};
   if (kind == CollectiveKind::kAllToAll) {
     const Bytes nic = bytes * ((n - m) / n);
-    // PXN: what is bound for another rail first goes to the local GPU on that rail.
+    // PXN: data for another rail first goes to the local GPU on that rail.
     return {.nvlink = bytes * ((m - 1.0) / n) + nic * ((m - 1.0) / m),
             .nic = nic,
             .spine = bytes * ((leaves - 1.0) / leaves)};

@@ -62,7 +62,7 @@ OpList piece_ops(const BuildContext& context, Piece piece, const LayerSpec& laye
 
 namespace {
 
-/// Calls `visit` with each number of a tuple.
+/// Calls `visit` with each index of a tuple.
 template <typename... Elements, typename Visitor>
 void for_each_index(const std::tuple<Elements...>&, const Visitor& visit) {
   [&]<std::size_t... i>(std::index_sequence<i...>) { (visit(std::integral_constant<std::size_t, i>{}), ...); }
@@ -93,7 +93,7 @@ LayerOptions relevant(const LayerOptions& options, Piece piece, const LayerSpec&
     o.recompute = {RecomputeGranularity::kSelective, recomputed & possible};
   }
   o.offload_modules = o.offload_modules & offloadable(piece);
-  // Of sequences and CP an MLP sees the tokens only.
+  // An MLP sees of sequences and CP only the number of tokens.
   if (const std::int64_t tokens = o.seq_len * o.micro_batch; piece == Piece::kMlp && tokens % o.cp == 0) {
     o.seq_len = tokens / o.cp;
     o.cp = o.micro_batch = 1;

@@ -18,7 +18,7 @@ bool is_product(const Op& op) {
   return std::holds_alternative<GemmWork>(op.work) || std::holds_alternative<AttentionWork>(op.work);
 }
 
-// Of its clock, what the power limit leaves a product that never pauses; attention counts with BF16's.
+// Share of its clock that the power limit leaves to a product that never pauses. Attention has BF16's share.
 double sustained_share(const BuildContext& context, const Op& op) {
   if (!is_product(op)) return 1.0;
   const auto* gemm = std::get_if<GemmWork>(&op.work);
@@ -30,13 +30,13 @@ std::vector<ClockStep> clock_steps(const BuildContext& context, const std::vecto
   const CudaGraph& graph = context.options.cuda_graph;
   std::vector<ClockStep> steps;
   steps.reserve(ops.size());
-  // Attention and MLP of a dense layer are one graph (_te_cuda_graph_capture in transformer_layer.py, Core 0.16.1); its
+  // Attention and MLP of a dense layer are one graph (_te_cuda_graph_capture in transformer_layer.py, Core 0.16.1). Its
   // replay is counted with the attention.
   bool in_graph = !ops.empty() && graph.modules.contains(GraphModule::kAttn) &&
                   ops.front().captured_by.contains(GraphModule::kMlp) && captured(graph, ops.front());
   for (const Op& op : ops) {
     Seconds issue = issue_time(op, context.hardware);
-    if (captured(graph, op)) {  // A region is replayed by one callable of the framework; a full iteration by the step.
+    if (captured(graph, op)) {  // A callable of the framework replays a region; the step replays a full iteration.
       issue = in_graph || graph.impl == GraphImpl::kFullIteration ? Seconds{} : context.hardware.host.module;
       in_graph = true;
     } else {
@@ -73,7 +73,7 @@ void advance(IssueClock& clock, const ClockStep& step, Seconds run) {
   }
 }
 
-// The clocks of one direction's nodes, with the exchange on a stream of its own.
+// Clocks of one direction's nodes. The exchange has its own stream.
 using NodeClocks = std::array<IssueClock, kNodes>;
 
 // Order: TransformerLayerSchedulePlan.run in megatron/core/models/common/model_chunk_schedule_plan.py.
@@ -152,7 +152,7 @@ Bytes distinct_weight_gradients(const OpList& list) {
 HostIdle host_idle(const IssueClock& forward, const IssueClock& backward) {
   const IssueClock both = forward.then(backward);
   const Seconds idle = std::max(Seconds{}, both.period() - both.run());
-  // Forward falls behind first; what it does not, backward does.
+  // Forward falls behind first. The rest is backward's.
   const Seconds first = std::min(idle, std::max(Seconds{}, forward.elapsed() - forward.run()));
   return {first, idle - first};
 }
@@ -194,7 +194,7 @@ NodeTimes& NodeTimes::operator+=(const NodeTimes& other) {
   return *this;
 }
 
-// In sequence: `other` runs after this one in forward.
+// `other` follows in forward order.
 BlockCost& BlockCost::operator+=(const BlockCost& other) {
   const auto add = [](DirectionCost& sum, const DirectionCost& more) {
     sum.compute += more.compute;
@@ -277,7 +277,7 @@ std::array<OverlapShares, kOverlaps> overlap_shares(const BuildContext& context,
     if (op.overlap == Overlap::kNone) continue;
     if (is_communication(op)) {
       communication[i].add(op, op_time(op, context.hardware), context.hardware);
-      // User buffers and ring steps are launched before the kernels that they run beside.
+      // User buffers and ring steps are launched before the kernels beside them, so they do not wait.
       if (op.overlap == Overlap::kSharedExpert) starts[i] += 1.0;
     } else if (!std::holds_alternative<HostSyncWork>(op.work) && !std::holds_alternative<HostCopyWork>(op.work)) {
       compute[i].add(op, op_time(op, context.hardware));
@@ -299,7 +299,8 @@ Seconds ep_overlap_saving(const NodeTimes& n, bool delay_wgrad, const Hardware& 
   // Windows in the host's issue order (core/models/common/model_chunk_schedule_plan.py): combine backward beside the
   // other micro-batch's attention forward; dispatch forward beside the experts' dgrad and wgrad; dispatch backward
   // beside the experts' forward; combine forward beside the attention's backward. A delayed wgrad is issued once
-  // dispatch backward may begin, and so is beside that but for what runs while dispatch forward still goes on.
+  // dispatch backward may begin. It runs beside that, except for the part that runs while dispatch forward still
+  // continues.
   const ComputeSum& attention_forward = n.forward[pre];
   ComputeSum experts_dgrad = n.dgrad[mlp], experts_forward = n.forward[mlp], attention_backward = n.dgrad[pre];
   const ComputeSum& wgrad = n.wgrad[mlp];

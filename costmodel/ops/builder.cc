@@ -21,7 +21,7 @@ RankShape rank_shape(const ModelSpec& model, const LayerOptions& options) {
   shape.routed_rows = shape.tokens * static_cast<double>(moe.topk) * kept;
   shape.expert_rows =
       (options.pad_to_capacity ? 1.0 : options.expert_load) * shape.routed_rows * static_cast<double>(options.etp);
-  // Rows of each expert are padded to a multiple of `align`: half of it in expectation (docs/formulas.md#moe).
+  // Rows of each expert are padded to a multiple of `align`, which adds half of it on average (docs/formulas.md#moe).
   const std::int64_t multiple = precision_recipe(options.precision).expert_row_multiple;
   const double own = expert_kernel(options).row_multiple, align = own > 0.0      ? own
                                                                   : multiple > 1 ? static_cast<double>(multiple)
@@ -166,7 +166,7 @@ void Builder::sandwich_norm(std::string_view name) {
 
 void Builder::residual_add(std::string_view name) {
   const double elements = shape_.tokens * static_cast<double>(model().hidden_size);
-  // Dropout is part of the kernel forward, which writes a mask of a byte each; backward is one more pass.
+  // Dropout is part of the forward kernel, which writes a mask of one byte per element. Backward has one pass more.
   const bool dropout = options().hidden_dropout > 0.0;
   memory_op(name, MemoryOp::kElementwise, (dropout ? 7.0 : 6.0) * elements, MemoryOp::kElementwise,
             (dropout ? 11.0 : 6.0) * elements);
@@ -197,7 +197,7 @@ void Builder::quantise(std::string_view name, Phase phase, double elements, std:
   const bool together = tensors <= 1 || recipe().split_quantize == SplitQuantize::kAlways ||
                         (recipe().split_quantize == SplitQuantize::kInTwoLayouts && layouts == 2);
   const auto kernels = static_cast<int>(together ? 1 : tensors);
-  // Zero, amax, scale from it; only the second reads the tensor.
+  // Zero, amax, and scale from it. Only amax reads the tensor.
   if (recipe().amax_pass) add(name, phase, MemoryWork{MemoryOp::kAmax, Bytes{2.0 * elements}, kernels}, 3 * kernels);
   add(name, phase, MemoryWork{MemoryOp::kQuantize, Bytes{(2.0 + written) * elements}, kernels}, kernels).quantised =
       static_cast<std::int32_t>(tensors);
@@ -205,7 +205,7 @@ void Builder::quantise(std::string_view name, Phase phase, double elements, std:
 
 void Builder::quantise_part(std::string_view name, Phase phase, double elements) {
   quantise(name, phase, elements / tp(), 1, recipe().one_scale ? 1 : recipe().layouts(hardware()));
-  // The quantizer launches it between amax and scale; its host is in the quantizer's price.
+  // The quantizer launches it between amax and scale, so the quantizer's price includes its host time.
   if (recipe().amax_pass)
     add(name, phase,
         CollectiveWork{CollectiveKind::kAllReduce, Group::kTp, Bytes{4.0},
@@ -253,14 +253,14 @@ void Builder::linear(const Linear& l) {
   const bool low_precision = l.quantised && recipe().low_precision();
   const auto format = [&](GemmPhase phase) { return l.quantised ? recipe().format(phase) : l.unquantised_format; };
   const double full_rows = l.rows;
-  // Without sequence parallelism every rank has all rows: sums alone are exchanged, of a row split's output and of a
-  // column split's input gradient.
+  // Without sequence parallelism every rank has all rows. Then only sums are exchanged: of a row split's output and of
+  // a column split's input gradient.
   const bool splits_sequence = options().splits_sequence(), column = l.split == Split::kColumn && options().tp > 1,
              gathers = column && splits_sequence;
   const CollectiveKind sum = splits_sequence ? CollectiveKind::kReduceScatter : CollectiveKind::kAllReduce;
   const auto in = static_cast<double>(l.in), out = static_cast<double>(l.out);
   const Overlap before = overlap_;
-  // The router's and the head's linear are Megatron's own.
+  // The linears of router and head are Megatron's own.
   const bool module = l.quantised && options().software.transformer_engine, outside = inside_module_;
   inside_module(module || outside);
   if (options().overlaps.tp && l.split != Split::kDuplicated && options().tp > 1) overlap(Overlap::kTpGemm);
@@ -275,7 +275,7 @@ void Builder::linear(const Linear& l) {
   if (gathers) gather_operand(l.name, Phase::kForward, full_rows * in, low_precision, true, false);
   Op& gemm = forward(l.name, GemmWork{format(GemmPhase::kForward), l.rows, l.out, l.in, 1, false}, 2);
   gemm.modules = module ? 1 : 0;
-  // Megatron's own linears gather their input into one buffer that stays (rank_memory.cc).
+  // Megatron's own linears gather their input into one lasting buffer (rank_memory.cc).
   const double gathered = gathers && module ? wire * full_rows * in : 0.0;
   add_transient(gemm, {gathered, l.output_kept ? 0.0 : 2.0 * full_rows * out});
   if (l.owns_weight) weight(l.name, l.out * l.in, l.quantised, false, l.split == Split::kDuplicated && splits_sequence);
@@ -289,15 +289,15 @@ void Builder::linear(const Linear& l) {
   } else if (low_precision) {
     quantise(l.name, Phase::kDgrad, full_rows * out);
   }
-  // Both collectives are launched before the product beside them; of several queues the product's blocks get the SMs
+  // Both collectives are launched before the product beside them. With several queues the product's blocks get the SMs
   // first (benchmarks/accuracy/journal.md#beside-a-linears-backward). Source:
   // transformer_engine/pytorch/module/linear.py, LinearWithGradAccumulationAndAsyncCommunication in
   // megatron/core/tensor_parallel/layers.py.
   if (column && !options().lora && context_.one_queue && overlap_ == Overlap::kNone) overlap(Overlap::kTpBackward);
   Op& dgrad = backward(l.name, Phase::kDgrad, GemmWork{format(GemmPhase::kDgrad), l.rows, l.in, l.out, 1, false}, 2);
   dgrad.modules = module ? 1 : 0;
-  // Gradients of output and input, the quantised output gradient in both layouts, the input gathered for wgrad. A row
-  // split's output gradient is the block's, unless it was gathered in bf16.
+  // Alive: gradients of output and input, the quantised output gradient in both layouts, and the gathered input for
+  // wgrad. A row split's output gradient is the block's, unless it was gathered in BF16.
   const bool own_gradient = !l.gradient_kept && (l.split != Split::kRow || (gathers_gradient && !low_precision));
   const double input_gradient = 2.0 * full_rows * in, output_gradient = own_gradient ? 2.0 * full_rows * out : 0.0,
                quantised = low_precision ? wire * full_rows * out : 0.0;
@@ -328,13 +328,13 @@ void Builder::weight_gradient(const Linear& l, const LinearTensors& tensors) {
   const bool module = l.quantised && options().software.transformer_engine,
              gathers = l.split == Split::kColumn && options().splits_sequence();
   const double scattered = gathers && !module ? kBf16 * (l.rows / tp()) * in : 0.0;
-  // FP8 of one scale is gathered by rows, and transposed where products need both layouts (Transformer Engine:
+  // FP8 with one scale is gathered by rows, and transposed if products need both layouts (Transformer Engine:
   // supports_only_rowwise_all_gather in layernorm_linear.py).
   const double transposed =
       low_precision && recipe().one_scale ? (recipe().layouts(hardware()) - 1) * tensors.gathered : 0.0;
   add_transient(wgrad, {tensors.input_gradient, tensors.output_gradient, tensors.quantised, tensors.quantised,
                         tensors.gathered, transposed, scattered, gradient});
-  if (!fused)  // main_grad += grad: read 2 + 4, write 4.
+  if (!fused)  // main_grad += grad reads 2 + 4 bytes and writes 4.
     add_transient(
         backward(l.name, Phase::kWgrad, MemoryWork{MemoryOp::kReduce, Bytes{(kBf16 + 2.0 * kFp32) * out * in}}),
         {tensors.input_gradient, gradient});
@@ -343,7 +343,7 @@ void Builder::weight_gradient(const Linear& l, const LinearTensors& tensors) {
 void Builder::adapter(const Linear& l, Group group, bool expert) {
   if (!options().lora || !l.lora || !options().lora_modules.contains(*l.lora)) return;
   const std::int64_t dim = options().lora_dim, ranks = group_size(group);
-  const bool row = l.split == Split::kRow;  // Its input is split, and its output whole.
+  const bool row = l.split == Split::kRow;  // The input is split and the output whole.
   const std::int64_t hidden = row ? dim : std::max<std::int64_t>(1, dim / ranks), out = row ? l.out / ranks : l.out;
   const auto rows = static_cast<std::int64_t>(std::ceil(l.rows));
   const double hidden_bytes = 2.0 * l.rows * static_cast<double>(dim), in_elements = l.rows * static_cast<double>(l.in),
@@ -356,11 +356,11 @@ void Builder::adapter(const Linear& l, Group group, bool expert) {
     backward(name, Phase::kWgrad, GemmWork{MathFormat::kBf16, static_cast<double>(n), k, rows, 1, false}, 1);
   };
   thin("lora_linear_in", hidden, l.in);
-  // linear_proj's input is the output that attention keeps.
+  // linear_proj's input is the attention output, which is kept anyway.
   if (l.lora != LoraModule::kLinearProj) keep("adapter_input", 2.0 * in_elements, replayed_by_);
   collective("lora_linear_in", Phase::kForward, row ? CollectiveKind::kAllReduce : CollectiveKind::kAllGather, group,
              hidden_bytes);
-  // The gradient joins that of the frozen linear's input.
+  // The gradient is added to that of the frozen linear's input.
   backward("lora_linear_in", Phase::kDgrad, MemoryWork{MemoryOp::kElementwise, Bytes{6.0 * in_elements}});
   thin("lora_linear_out", out, dim);
   keep("adapter_hidden", hidden_bytes, replayed_by_);
@@ -368,7 +368,7 @@ void Builder::adapter(const Linear& l, Group group, bool expert) {
   if (row)
     collective("lora_linear_out", Phase::kForward, CollectiveKind::kAllGather, group,
                2.0 * l.rows * static_cast<double>(l.out));
-  // Scaled by alpha / dim, then added to the frozen linear's output.
+  // The output is scaled by alpha / dim and added to the frozen linear's.
   forward("lora_add", MemoryWork{MemoryOp::kElementwise, Bytes{10.0 * out_elements}}, 2);
   backward("lora_add", Phase::kDgrad, MemoryWork{MemoryOp::kElementwise, Bytes{4.0 * out_elements}});
 }

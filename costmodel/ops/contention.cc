@@ -30,11 +30,11 @@ ComputeSum ComputeSum::stretch(Seconds length) const {
 void CommunicationSum::add(const Op& op, Seconds op_time, const Hardware& hardware) {
   if (op_time <= Seconds{}) return;
   time += op_time;
-  if (const auto* exchange = std::get_if<ExchangeWork>(&op.work)) {  // It is given its SMs.
+  if (const auto* exchange = std::get_if<ExchangeWork>(&op.work)) {  // The kernel occupies a fixed number of SMs.
     const ExchangeKernel& kernel = exchange_kernel(hardware.network, exchange->dispatcher);
     sm_time += kernel.sms * op_time;
     copying += std::min(op_time, exchange_sm_time(kernel, exchange->volume));
-  } else {  // NCCL opens channels, an SM each, as it needs bandwidth.
+  } else {  // NCCL opens as many channels as it needs for the bandwidth, one SM each.
     const LinkBytes bytes = link_bytes(op);
     sm_time += (bytes.nvlink + bytes.nic) / hardware.network.channel_bandwidth;
     copying += op_time;
@@ -57,18 +57,18 @@ SharedPace shared_pace(const ComputeSum& compute, const CommunicationSum& commun
   if (compute.time <= Seconds{} || communication.time <= Seconds{}) return {};
   const Contention& rates = hardware.contention;
   const auto of_time = [&](Seconds part) { return (part / communication.time).to<double>(); };
-  // SMs cost more than their share, as the last tiles of a product wait for each other, up to the measured loss; then
-  // their share. At least one is left.
+  // A product loses more than the occupied share of SMs, because its last tiles wait for each other, up to the measured
+  // loss; from there on it loses the share. At least one SM is left.
   const auto all = static_cast<double>(hardware.sms);
   const double sms = std::min(all - 1.0, of_time(communication.sm_time)), copying = of_time(communication.copying);
   const double price = std::min(1.0, sms / hardware.network.collective_sms);
   const double beside_product = 1.0 - std::max(sms / all, price * (1.0 - rates.gemm.compute));
   const double beside_memory = 1.0 - price * copying * (1.0 - rates.memory.compute);
-  // Seconds that a second of this compute takes beside the communication, by what limits it.
+  // Seconds that one second of this compute takes beside the communication, by what limits the compute.
   const auto products = (compute.products / compute.time).to<double>();
   const double in_products = products / beside_product, in_memory = (1.0 - products) / beside_memory;
   const double both = in_products + in_memory;
-  // The SMs copy more slowly, which costs nothing as long as a link keeps them waiting.
+  // The SMs copy more slowly. That costs nothing as long as a link keeps them waiting.
   const auto kept = [copying](double rate) { return copying > rate ? rate / copying : 1.0; };
   return {
       .compute = 1.0 / both,
@@ -81,7 +81,7 @@ SideBySide side_by_side(Seconds compute, Seconds communication, const SharedPace
   const Seconds whole = communication / pace.communication;  // If the compute lasts long enough.
   Seconds shared = whole;
   if (const Seconds needed = pace.wait + pace.compute * whole; compute < needed) {
-    // Parts that end before the compute does, and what the next one has of it.
+    // Parts that end before the compute does, and the compute left for the next part.
     const double parts = std::max(1.0, pace.starts), done = std::floor((parts * (compute / needed)).to<double>());
     const Seconds rest = std::max(Seconds{}, compute - (done * needed + pace.wait) / parts);
     shared = std::min(whole, done / parts * whole + std::min(whole / parts, rest / pace.compute));

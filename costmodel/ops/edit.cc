@@ -11,14 +11,14 @@ namespace {
 
 using RM = RecomputeModule;
 
-// Ops and tensors of one recomputed module: the tensors leave the forward ops, copies of the ops go in front of the
-// backward of the last step that needs them.
+// Recomputes one module. Its tensors leave the forward ops, and copies of its ops come before the backward of the last
+// step that needs them.
 void recompute_module(OpList& list, RM module, RecomputeEdit& edit) {
-  // Megatron's CheckpointWithoutOutput copies the rebuilt tensor into the storage that it had freed; the original of
-  // the copy lives until the backward of the op that made it (core/tensor_parallel/random.py).
+  // Megatron's CheckpointWithoutOutput copies the rebuilt tensor into the storage that it had freed. The rebuilt tensor
+  // lives until the backward of the op that made it (core/tensor_parallel/random.py).
   const bool discards_output = module == RM::kMoeAct || module == RM::kLayerNorm || module == RM::kMlaUpProj;
   std::vector<Op> replayed;
-  std::vector<Tensor> orphans;  // Dropped tensors of ops that do not run again: the replayed ops make them.
+  std::vector<Tensor> orphans;  // Dropped tensors whose op does not run again; the replayed ops make them.
   std::int32_t first_needed = 0;
   const auto rebuild = [&](Op& op, const Tensor& tensor) {
     Tensor again = tensor;
@@ -37,14 +37,14 @@ void recompute_module(OpList& list, RM module, RecomputeEdit& edit) {
       again.phase = Phase::kRecompute;
       again.keeps.clear();
       again.weights.clear();
-      op.replayed_by = {};  // A region inside another one runs again once.
+      op.replayed_by = {};  // A region inside another one runs again only once.
       first_needed = std::max(first_needed, op.step);
       replayed.push_back(std::move(again));
     }
     std::erase_if(op.keeps, [&](Tensor& tensor) {
       if (!tensor.freed_by.contains(module)) return false;
       edit.rematerialised += tensor.bytes;
-      if (module == RM::kLayerNorm) {  // Discarded when the block has its output.
+      if (module == RM::kLayerNorm) {  // Discarded when the block's output exists.
         op.holds += tensor.bytes;
         list.forward.back().releases += tensor.bytes;
       }
@@ -55,7 +55,7 @@ void recompute_module(OpList& list, RM module, RecomputeEdit& edit) {
         orphans.push_back(tensor);
       return tensor.rests <= Bytes{};
     });
-    for (Tensor& tensor : op.keeps)  // What the module holds between steps is allocated by the next forward.
+    for (Tensor& tensor : op.keeps)  // Tensors that the module holds between steps are allocated by the next forward.
       if (tensor.freed_by.contains(module)) {
         tensor.bytes = Bytes{};
         tensor.rests += std::exchange(tensor.leaf, Bytes{});
@@ -64,7 +64,7 @@ void recompute_module(OpList& list, RM module, RecomputeEdit& edit) {
   if (!replayed.empty())
     for (const Tensor& tensor : orphans) rebuild(replayed.back(), tensor);
   auto position = list.backward.begin();
-  if (module != RM::kFull && module != RM::kLayerNorm)  // The norm's hook sits on the output of the block.
+  if (module != RM::kFull && module != RM::kLayerNorm)  // The norm's hook is on the block's output.
     position = std::find_if(list.backward.begin(), list.backward.end(),
                             [&](const Op& op) { return op.phase != Phase::kRecompute && op.step <= first_needed; });
   list.backward.insert(position, std::make_move_iterator(replayed.begin()), std::make_move_iterator(replayed.end()));
@@ -74,7 +74,7 @@ void recompute_module(OpList& list, RM module, RecomputeEdit& edit) {
 
 RecomputeEdit apply_recompute(OpList& list, BitSet<RecomputeModule> selected) {
   RecomputeEdit edit;
-  // Wider regions first: what lies inside of them is theirs.
+  // Outer regions come first and take what lies inside them.
   for (const RM module : {RM::kFull, RM::kMoe, RM::kMlp, RM::kSharedExperts, RM::kMlaUpProj, RM::kCoreAttn, RM::kMoeAct,
                           RM::kLayerNorm, RM::kAlternateMatmuls})
     if (selected.contains(module)) recompute_module(list, module, edit);
@@ -84,8 +84,8 @@ RecomputeEdit apply_recompute(OpList& list, BitSet<RecomputeModule> selected) {
 OffloadEdit apply_offload(OpList& list, BitSet<OffloadModule> selected, std::int64_t gpus, Bytes min_bytes) {
   OffloadEdit edit;
   if (selected.empty()) return edit;
-  // Copied as soon as their op has run; norms' tensors are residuals too and leave once these are added, at the end of
-  // the block, as whole layers do (group_commit in core/transformer, Core 0.16.1).
+  // Tensors that are copied as soon as their op has run. Norms' tensors are also residuals. They leave after the
+  // residual add at the end of the block, like whole layers (group_commit in core/transformer, Core 0.16.1).
   constexpr BitSet<OffloadModule> kAtOnce{OffloadModule::kQkvLinear, OffloadModule::kCoreAttn,
                                           OffloadModule::kAttnProj,  OffloadModule::kExpertFc1,
                                           OffloadModule::kMoeAct,    OffloadModule::kFusedGroupMlp};
@@ -106,7 +106,8 @@ OffloadEdit apply_offload(OpList& list, BitSet<OffloadModule> selected, std::int
       copy.work = HostCopyWork{bytes, true, gpus};
       ((tensor.offloaded_by & selected).intersects(kAtOnce) ? at_once : late).push_back(copy);
       copy.phase = Phase::kDgrad;
-      if (!list.backward.empty()) copy.step = list.backward.front().step;  // In front of it; it ends no earlier step.
+      if (!list.backward.empty())
+        copy.step = list.backward.front().step;  // It comes before backward and does not end an earlier step.
       copy.work = HostCopyWork{bytes, false, gpus};
       from_host.push_back(std::move(copy));
       return true;

@@ -11,8 +11,8 @@ namespace {
 using RM = RecomputeModule;
 using OM = OffloadModule;
 
-// Megatron clamps both halves of fc1's output, joins them again, and gives that to the fused activation
-// (fusions/fused_bias_geglu.py: weighted_bias_quick_geglu_impl). Halves are strided.
+// Megatron clamps both halves of fc1's output, joins them, and passes the result to the fused activation
+// (fusions/fused_bias_geglu.py: weighted_bias_quick_geglu_impl). The halves are strided.
 void clamp(Builder& b, double elements) {
   b.op_pair("activation_clamp", SoftwareWork{SoftwareKernel::kActivationClampForward, elements},
             SoftwareWork{SoftwareKernel::kActivationClampBackward, elements}, 3, 7);
@@ -20,10 +20,10 @@ void clamp(Builder& b, double elements) {
   b.backward_transient({kBf16 * elements, kBf16 * elements});
 }
 
-// fc2's bias times the probabilities, in their dtype, expert by expert, then joined and cast back
-// (transformer/moe/experts.py: TEGroupedMLP._apply_bias). The kernels are timed in fp32; of the bytes that they move
-// there (benchmarks/accuracy/journal.md#software), bf16 needs 12 of 28 forward (product 2, sum 6, join 4) and 18 of 38
-// backward (join 4, split 4, both factors 8, sums 2).
+// fc2's bias is multiplied by the probabilities in their type, expert by expert, then joined and cast back
+// (transformer/moe/experts.py: TEGroupedMLP._apply_bias). The kernels are timed in FP32. Of the bytes that they move
+// then (benchmarks/accuracy/journal.md#software), BF16 needs 12 of 28 in forward (product 2, sum 6, join 4) and 18 of
+// 38 in backward (join 4, split 4, both factors 8, sums 2).
 void expert_bias(Builder& b, double elements, std::int64_t experts) {
   const int each = static_cast<int>(experts);
   const bool fp32 = b.options().software.router_fp32;
@@ -36,13 +36,14 @@ void expert_bias(Builder& b, double elements, std::int64_t experts) {
   b.backward_transient({bytes, bytes});
 }
 
-// The experts of this rank, of which each is an MLP.
+// The experts of this rank, each of which is an MLP.
 struct RankExperts {
   const ExpertKernel& kernel;
   std::int64_t count;
-  double rows, mean;           // Of all, and of one.
-  double hidden, width, gate;  // Of a row: input of fc1, input of fc2, and fc1's output over that.
-  double kept;                 // Bytes of an element that a linear keeps of its input, in the recipe's format.
+  double rows, mean;  // Rows of all experts, and of one.
+  double hidden, width,
+      gate;     // Per row: size of fc1's input, size of fc2's input, and fc1's output size over the latter.
+  double kept;  // Bytes per element of the input that a linear keeps, in the recipe's format.
   bool low_precision, bias;
   bool te;  // A module of Transformer Engine.
 
@@ -50,11 +51,11 @@ struct RankExperts {
   [[nodiscard]] std::int64_t fc2_in() const { return static_cast<std::int64_t>(width); }
   [[nodiscard]] std::int64_t fc2_out() const { return static_cast<std::int64_t>(hidden); }
   [[nodiscard]] bool one_by_one() const { return kernel.mlp_each && count > 1; }
-  // Of a linear's operands: one of all experts' rows, or one an expert.
+  // Number of tensors of a linear's operands: one for the rows of all experts, or one per expert.
   [[nodiscard]] std::int64_t quantised_tensors() const { return kernel.fuses_activation ? 1 : count; }
   [[nodiscard]] std::int64_t weight_tensors() const { return kernel.one_tensor ? 1 : count; }
-  // Modules that the host enters with a linear: the whole MLP one, or each expert's and what joins them, all with fc1.
-  // No norm, no communication (benchmarks/accuracy/journal.md#a-sheet-of-a-host).
+  // Modules that the host enters for a linear, all counted with fc1: the whole MLP, or each expert's and the one that
+  // joins them. Norms and communication do not count (benchmarks/accuracy/journal.md#a-sheet-of-a-host).
   [[nodiscard]] std::int32_t modules(bool fc1) const {
     if (!te) return 0;
     if (!one_by_one()) return 1;
@@ -78,7 +79,7 @@ RankExperts rank_experts(const Builder& b, const MoeSizes& z) {
           .te = o.software.transformer_engine};
 }
 
-// One linear of all experts; sizes of one expert.
+// One linear of all experts, with the sizes of one expert.
 struct GroupedLinear {
   LoraModule module;
   std::int64_t out, in;
@@ -87,15 +88,16 @@ struct GroupedLinear {
   [[nodiscard]] std::string_view name() const { return fc1() ? "linear_fc1" : "linear_fc2"; }
 };
 
-// What lives during a backward product: gradients of input and output, and the output's quantised in both layouts.
+// Tensors alive during a backward product: gradients of input and output, and the quantised output gradient in both
+// layouts.
 void keep_gradients(Builder& b, const RankExperts& e, const GroupedLinear& l, Op& op) {
   const auto in = static_cast<double>(l.in), out = static_cast<double>(l.out);
   const double quantised = e.low_precision ? e.kept * e.rows * out : 0.0;
   b.transient_of(op, {kBf16 * e.rows * in, kBf16 * e.rows * out, quantised, quantised});
 }
 
-// Without gradient accumulation fusion: bf16 weight gradients. Both weights of grouped experts are views made before
-// both GEMMs, so autograd hands both gradients on only after fc1's backward.
+// BF16 weight gradients without gradient accumulation fusion. Both weights of grouped experts are views made before
+// both GEMMs, so autograd passes both gradients on only after fc1's backward.
 void add_weight_gradient(Builder& b, const RankExperts& e, const GroupedLinear& l) {
   const auto experts = static_cast<double>(e.count), weight = static_cast<double>(l.out * l.in);
   constexpr double kReadAndWritten = kBf16 + 2.0 * kFp32;  // main_grad += grad
@@ -119,7 +121,7 @@ void weight_gradient(Builder& b, const RankExperts& e, const GroupedLinear& l) {
   wgrad.dummy_gradient = true;
   keep_gradients(b, e, l, wgrad);
   b.inside_module(false);
-  if (l.fc1() && e.bias && !e.kernel.fuses_activation)  // fc2's is with expert_bias.
+  if (l.fc1() && e.bias && !e.kernel.fuses_activation)  // expert_bias() has fc2's.
     b.backward("bias_gradient", Phase::kWgrad,
                SoftwareWork{SoftwareKernel::kBiasGradient, e.rows * static_cast<double>(l.out), e.count},
                static_cast<int>(e.count));
@@ -128,7 +130,8 @@ void weight_gradient(Builder& b, const RankExperts& e, const GroupedLinear& l) {
 
 void grouped_linear(Builder& b, const RankExperts& e, const GroupedLinear& l) {
   const auto in = static_cast<double>(l.in), out = static_cast<double>(l.out);
-  // The one between the linears, which fused kernels write quantised: fc2's input, and fc1's output in backward.
+  // Tensors between the linears, which fused kernels write quantised: fc2's input, and fc1's output gradient in
+  // backward.
   const bool quantises_input = e.low_precision && (l.fc1() || !e.kernel.fuses_activation),
              quantises_gradient = e.low_precision && (!l.fc1() || !e.kernel.fuses_activation);
   const auto product = [&](GemmPhase phase, std::int64_t n, std::int64_t k) {
@@ -156,13 +159,13 @@ void grouped_linear(Builder& b, const RankExperts& e, const GroupedLinear& l) {
             Group::kEtp, true);
 }
 
-// Activation times the rows' probabilities, whose gradient is a kernel of its own: it reads the activation's input and
-// its output's gradient.
+// Activation times the rows' probabilities. The probabilities' gradient is a separate kernel, which reads the
+// activation's input and its output gradient.
 void activation(Builder& b, const RankExperts& e) {
   if (e.kernel.fuses_activation) return b.step();
   const int launches = static_cast<int>(e.one_by_one() ? e.count : 1);
   if (b.model().clamped_activation) clamp(b, e.rows * e.gate * e.width);
-  // Read and written: fc1's output and fc2's input, in backward their gradients too, and the probabilities.
+  // Bytes read and written: fc1's output, fc2's input and the probabilities; in backward also gradients.
   b.memory_op("activation", MemoryOp::kActivationForward, kBf16 * e.rows * (e.gate + 1.0) * e.width + kFp32 * e.rows,
               MemoryOp::kActivationBackward, kBf16 * e.rows * (2.0 * e.gate + 1.0) * e.width + 2.0 * kFp32 * e.rows,
               launches, launches);

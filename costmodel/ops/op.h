@@ -12,10 +12,10 @@
 
 // The op list: what one rank executes for one layer and one micro-batch. Time, memory, FLOPs, parameters and kernel
 // launches are all read off it, and nothing else computes them. Recomputation and offloading edit the list
-// (ops/edit.h), so that every number follows. docs/formulas.md#op-list walks through one layer.
+// (ops/edit.h), so every number follows. docs/formulas.md#op-list explains one layer.
 namespace foldwise::costmodel {
 
-/// Part of the model an op belongs to; used in reports.
+/// Part of the model that an op belongs to; used in reports.
 enum class Module : std::uint8_t {
   kEmbedding,
   kAttention,
@@ -34,25 +34,25 @@ enum class Module : std::uint8_t {
 
 enum class Phase : std::uint8_t { kForward, kDgrad, kWgrad, kRecompute };
 
-/// Node of Megatron's layer schedule plan (core/models/common/model_chunk_schedule_plan.py): what EP overlap
-/// interleaves.
+/// Node of Megatron's layer schedule plan (core/models/common/model_chunk_schedule_plan.py). EP overlap interleaves
+/// nodes.
 enum class Node : std::uint8_t { kPreDispatch, kDispatch, kMlp, kCombine };
 inline constexpr std::size_t kNodes = enumerators<Node>();
 
-/// Ops of one class run side by side: of their communication, only what exceeds their compute is exposed.
+/// Ops of one class run side by side. Communication is exposed only as far as it exceeds the compute of its class.
 enum class Overlap : std::uint8_t {
   kNone,
   kTpGemm,        ///< --tp-comm-overlap: user-buffer collectives beside their GEMM.
-  kTpBackward,    ///< Without it: what backward of a column-parallel linear gathers and scatters, beside its GEMMs.
+  kTpBackward,    ///< Without it: gather and scatter of a column-parallel linear's backward, beside its GEMMs.
   kCpAttention,   ///< Ring attention: K/V exchange beside the previous step.
   kSharedExpert,  ///< --moe-shared-expert-overlap: shared experts beside dispatch and combine.
   kOffload,       ///< Copies to and from the host beside the block's compute.
 };
 inline constexpr std::size_t kOverlaps = enumerators<Overlap>();
 
-/// A kernel a group, several at once or one after another, or all groups in one kernel.
+/// How groups run: a kernel per group, several at once or one after another, or one kernel for all groups.
 enum class Grouping { kSideBySide, kOneByOne, kOneKernel };
-/// Linear: m rows, n output and k reduced features; `groups` experts of m rows each in a grouped GEMM (m is the mean).
+/// A linear with m rows, n output and k reduced features. A grouped GEMM has `groups` experts with m rows on average.
 struct GemmWork {
   MathFormat format = MathFormat::kBf16;
   double m = 0;
@@ -63,22 +63,22 @@ struct GemmWork {
 struct AttentionWork {
   std::int64_t head_dim = 128;
   Flops flops{};
-  double query_rows = 0.0;  ///< Of every head on this rank; 0 for linear attention.
+  double query_rows = 0.0;  ///< Rows of all heads on this rank; 0 for linear attention.
   bool backward = false, fp8 = false;
-  double window = 0.0;   ///< Keys that a query sees, which `flops` count; 0: all earlier ones.
+  double window = 0.0;   ///< Number of keys that a query sees, which `flops` assume; 0: all earlier ones.
   double stretch = 1.0;  ///< Its time over that of a kernel with as many queries as keys.
 };
 /// Memory-bound kernels: bytes read plus written.
 struct MemoryWork {
   MemoryOp op = MemoryOp::kElementwise;
   Bytes bytes{};
-  std::int64_t kernels = 1;  ///< Equal ones, one after another, that share the bytes.
+  std::int64_t kernels = 1;  ///< Number of equal kernels that share the bytes, one after another.
 };
 /// Kernels of training software that have a curve of their own.
 struct SoftwareWork {
   SoftwareKernel kernel{};
   double elements = 0.0;
-  std::int64_t groups = 1;  ///< Parts of the elements that have kernels of their own.
+  std::int64_t groups = 1;  ///< Number of parts of the elements that have kernels of their own.
 };
 /// `bytes` as collective_time defines them.
 struct CollectiveWork {
@@ -98,14 +98,14 @@ struct ExchangeWork {
 struct HostCopyWork {
   Bytes bytes{};
   bool to_host = true;
-  std::int64_t gpus = 1;  ///< Of the job: all copy at once.
+  std::int64_t gpus = 1;  ///< GPUs of the job, which all copy at once.
 };
-/// The host updates parameters: PyTorch's fused AdamW in one thread, then a copy in bf16.
+/// The host updates parameters with PyTorch's fused AdamW in one thread, then makes a BF16 copy.
 struct HostUpdateWork {
   double elements = 0.0;
 };
-/// The host waits for the device: for the batch, or for what the device then copies to it (token counts of a MoE layer
-/// that is not padded to a capacity).
+/// The host waits for the device. `to_host`: it needs values that the device then copies to it (token counts of a MoE
+/// layer that is not padded to a capacity). Otherwise it waits for the batch.
 struct HostSyncWork {
   bool to_host = false;
 };
@@ -113,28 +113,28 @@ struct HostSyncWork {
 using Work = std::variant<GemmWork, AttentionWork, MemoryWork, SoftwareWork, CollectiveWork, ExchangeWork, HostCopyWork,
                           HostUpdateWork, HostSyncWork>;
 
-/// Kept from the forward op until the backward of the step that consumes it.
+/// A tensor kept from a forward op until the backward of the step that uses it.
 struct Tensor {
-  std::string_view name;  ///< For people, as all names here.
+  std::string_view name;  ///< For people, like all names here.
   Bytes bytes{};
-  BitSet<RecomputeModule> freed_by;    ///< Any of these recomputed: not kept.
-  BitSet<OffloadModule> offloaded_by;  ///< Any of these offloaded: kept on the host.
-  Bytes copied{};                      ///< Goes to the host besides, and stays: another module's tensor is the same.
-  std::int32_t step = 0;               ///< Its backward frees the tensor.
-  Bytes rests{};                       ///< Part that the module holds on to until its next forward replaces it.
-  bool block_input = false;            ///< What the block before has handed on.
-  Bytes leaf{};  ///< What rests besides if the region is recomputed: its detached input, and gradient.
+  BitSet<RecomputeModule> freed_by;    ///< Not kept if any of these is recomputed.
+  BitSet<OffloadModule> offloaded_by;  ///< Kept on the host if any of these is offloaded.
+  Bytes copied{};         ///< Bytes copied to the host that also stay, because another module keeps the same tensor.
+  std::int32_t step = 0;  ///< The backward of this step frees the tensor.
+  Bytes rests{};          ///< Bytes that the module still holds after backward, until its next forward overwrites them.
+  bool block_input = false;  ///< Handed on by the previous block.
+  Bytes leaf{};  ///< Additional `rests` if the region is recomputed: its detached input and the gradient of that.
 };
 
 /// Parameters of an op on this rank.
 struct Weight {
   std::string_view name;
   std::int64_t count = 0;      ///< Elements on this rank.
-  bool expert = false;         ///< Sharded by the optimizer over EDP; else over DP x CP.
+  bool expert = false;         ///< The optimizer shards it over EDP; otherwise over DP x CP.
   bool quantised = false;      ///< Has low-precision copies in an FP8/FP4 run.
   bool tp_replicated = false;  ///< Its gradient is all-reduced over TP at the end of the step.
-  std::int64_t tensors = 1;    ///< Equal tensors that it consists of (one an expert).
-  bool adapter = false;        ///< Of LoRA: trained where the others are frozen.
+  std::int64_t tensors = 1;    ///< Number of equal tensors in it (one per expert).
+  bool adapter = false;        ///< LoRA's: trained although the other weights are frozen.
 };
 
 struct Op {
@@ -144,23 +144,23 @@ struct Op {
   Node node = Node::kPreDispatch;
   Work work;
   Overlap overlap = Overlap::kNone;
-  std::int32_t launches = 1;            ///< Kernels the host issues.
-  std::int32_t modules = 0;             ///< Modules of Transformer Engine that the host enters; they launch from C++.
-  std::int32_t quantised = 0;           ///< Tensors that Transformer Engine's quantizers make.
-  std::int32_t checkpoints = 0;         ///< Recomputed regions that begin with it.
-  std::int32_t cp_attentions = 0;       ///< Attention over CP that begins with it.
-  bool eager = true;                    ///< Every kernel is a PyTorch op of its own.
+  std::int32_t launches = 1;            ///< Kernels that the host issues.
+  std::int32_t modules = 0;             ///< Transformer Engine modules that the host enters. They launch from C++.
+  std::int32_t quantised = 0;           ///< Tensors made by Transformer Engine's quantizers.
+  std::int32_t checkpoints = 0;         ///< Recomputed regions that begin with this op.
+  std::int32_t cp_attentions = 0;       ///< Attentions over CP that begin with this op.
+  bool eager = true;                    ///< Every kernel is a separate PyTorch op.
   BitSet<RecomputeModule> replayed_by;  ///< Runs again in backward if any of these is recomputed.
   BitSet<GraphModule> captured_by;      ///< Costs the host nothing if any of these is captured.
   std::vector<Tensor> keeps;            ///< Forward ops only.
   std::vector<Weight> weights;          ///< Forward ops only.
-  /// wgrad: is added to main_grad by the product itself, and autograd gets a dummy tensor of its shape.
+  /// wgrad: the product itself adds to main_grad, and autograd gets a dummy tensor of the weight's shape.
   bool dummy_gradient = false;
-  bool updates_parameters = false;  ///< Of a step's end: the optimizer's update and casts.
-  std::int32_t step = 0;            ///< Forward ops and their backward ops; backward runs the steps in reverse.
-  std::vector<Bytes> transient;     ///< Tensors alive during the op, and no more than the next one.
-  Bytes cache{}, setup_cache{};     ///< Tables of the module between steps, and before the first step.
-  Bytes holds{}, releases{};        ///< Allocated by this op and alive until a later one releases them.
+  bool updates_parameters = false;  ///< At a step's end: the optimizer's update and casts.
+  std::int32_t step = 0;  ///< Groups forward ops with their backward ops. Backward runs the steps in reverse order.
+  std::vector<Bytes> transient;  ///< Tensors alive during the op; at most the next op may share them.
+  Bytes cache{}, setup_cache{};  ///< Tables that the module holds between steps, and before the first step.
+  Bytes holds{}, releases{};     ///< Bytes that this op allocates for later ops; bytes of earlier ops that it frees.
 };
 
 /// One block: forward ops in execution order, backward ops (recompute, dgrad, wgrad) in execution order.
@@ -172,21 +172,21 @@ struct OpList {
 [[nodiscard]] Seconds op_time(const Op& op, const Hardware& hardware);
 /// Host time to issue the op.
 [[nodiscard]] Seconds issue_time(const Op& op, const Hardware& hardware);
-/// Memory-bound kernels of a fused attention's backward: the row dot of output and its gradient before the kernel;
-/// after it the query gradient from FP32 to BF16 and, where several query heads share a key head, the sum over them.
-/// Rows count every head. Source: benchmarks/accuracy/journal.md#attention.
+/// Memory-bound kernels of a fused attention's backward. Before the main kernel: the row-wise dot product of the output
+/// and its gradient. After it: the query gradient from FP32 to BF16 and, if several query heads share a key head, the
+/// sum over them. Rows count every head. Source: benchmarks/accuracy/journal.md#attention.
 [[nodiscard]] std::vector<MemoryWork> attention_backward_passes(double query_rows, double key_rows, double qk_dim,
                                                                 double v_dim);
-/// Multiply-adds count two. Memory-bound ops and collectives count nothing.
+/// A multiply-add counts as two. Memory-bound ops and collectives count as zero.
 [[nodiscard]] Flops op_flops(const Op& op);
 [[nodiscard]] bool is_communication(const Op& op);
-/// What a communicating op puts on the links, and the group it spans; nothing for other ops.
+/// Bytes of a communicating op on the links, and its group; zero and kNone for other ops.
 [[nodiscard]] LinkBytes link_bytes(const Op& op);
 [[nodiscard]] Group communication_group(const Op& op);
 /// The kernel that runs a fused dispatch or combine.
 [[nodiscard]] const ExchangeKernel& exchange_kernel(const Network& network, Dispatcher dispatcher);
 /// "gemm", "grouped_gemm", "attention", "memory_bound", "quantize", "all_gather", ..., "host_copy", "host_sync".
 [[nodiscard]] std::string_view kind_name(const Op& op);
-[[nodiscard]] std::string_view group_name(const Op& op);  ///< "" unless a collective.
+[[nodiscard]] std::string_view group_name(const Op& op);  ///< "" unless the op is a collective.
 
 }  // namespace foldwise::costmodel

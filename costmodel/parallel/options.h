@@ -8,17 +8,17 @@
 
 #include "costmodel/network/network.h"
 
-// One training run as Megatron would be told to do it. Plain values: the run-file reader (planner/run) fills them, the
-// rules (planner/rules) accept or reject them, the op list (costmodel/ops) is built from them. What is not said is
-// Megatron's default, as in the table of fields (planner/run/fields.cc).
+// Options of one training run in Megatron's terms. The run-file reader (planner/run) fills them, the rules
+// (planner/rules) accept or reject them, and the op list (costmodel/ops) is built from them. Defaults are Megatron's,
+// as in the table of fields (planner/run/fields.cc).
 namespace foldwise::costmodel {
 
-/// The two grids over the same ranks: attention TP x CP x DP x PP, experts ETP x EP x EDP x PP.
+/// Two grids over the same ranks: attention TP x CP x DP x PP, experts ETP x EP x EDP x PP.
 struct Layout {
   std::int64_t tp = 1, cp = 1, dp = 1, pp = 1;
   std::int64_t vpp = 1;          ///< Model chunks per pipeline rank; 1 is plain 1F1B.
   std::int64_t ep = 1, etp = 1;  ///< --expert-model-parallel-size, --expert-tensor-parallel-size.
-  /// --use-tp-pp-dp-mapping: pipeline ranks are neighbours and data-parallel ranks lie apart, not the other way about.
+  /// --use-tp-pp-dp-mapping: pipeline ranks are adjacent and data-parallel ranks are apart, instead of the reverse.
   /// Requires edp() == dp and, for group_shape(), CP 1.
   bool tp_pp_dp = false;
 
@@ -31,19 +31,19 @@ struct Layout {
 enum class Precision { kBf16, kFp8Delayed, kFp8Current, kFp8Blockwise, kMxfp8, kNvfp4, kFp16 };
 enum class CpComm { kP2p, kAllGather, kA2a, kA2aP2p };
 /// Order in which a pipeline rank issues its chunks (costmodel/pipeline/schedule.h). Megatron runs kOneF1B, plain and
-/// interleaved, with and without EP overlap; the others are for study.
+/// interleaved, with and without EP overlap. The others are for study.
 enum class Schedule : std::uint8_t { kOneF1B, kGpipe, kZbH1, kZbV, kDualPipe, kDualPipeV };
 /// kFsdp...: Megatron-FSDP's --data-parallel-sharding-strategy optim, optim_grads, optim_grads_params.
 enum class Sharding { kDdp, kDdpDistributedOptimizer, kFsdpOptim, kFsdpOptimGrads, kFsdp };
 [[nodiscard]] constexpr bool is_fsdp(Sharding sharding) {
   return sharding == Sharding::kFsdpOptim || sharding == Sharding::kFsdpOptimGrads || sharding == Sharding::kFsdp;
 }
-/// Whether gradients are sharded: reduced unit by unit in every backward.
+/// Whether gradients are sharded, that is reduced unit by unit in every backward.
 [[nodiscard]] constexpr bool shards_gradients(Sharding sharding) {
   return sharding == Sharding::kFsdpOptimGrads || sharding == Sharding::kFsdp;
 }
 
-/// `--recompute-modules`. Bits, because an op can belong to several (moe_act lies inside moe).
+/// `--recompute-modules`. A bit set, because an op can belong to several modules (moe_act lies inside moe).
 enum class RecomputeModule : std::uint16_t {
   kCoreAttn = 1 << 0,
   kMoeAct = 1 << 1,
@@ -52,12 +52,12 @@ enum class RecomputeModule : std::uint16_t {
   kMlp = 1 << 4,
   kMoe = 1 << 5,
   kSharedExperts = 1 << 6,
-  kFull = 1 << 7,  ///< kFull marks what full-layer recomputation covers: everything.
-  /// TorchTitan's selective policy by operator: attention and every other matrix product are kept, the rest is rebuilt.
-  /// Not Megatron's.
+  kFull = 1 << 7,  ///< Everything that full recomputation covers.
+  /// TorchTitan's selective policy: keeps attention and every other matrix product, and rebuilds the rest. Megatron has
+  /// no such policy.
   kAlternateMatmuls = 1 << 8,
 };
-/// `--offload-modules` of fine-grained activation offloading; kLayer is layer-wise CPU offloading.
+/// `--offload-modules` of fine-grained activation offloading. kLayer is layer-wise CPU offloading.
 enum class OffloadModule : std::uint16_t {
   kAttnNorm = 1 << 0,
   kQkvLinear = 1 << 1,
@@ -79,7 +79,7 @@ enum class GraphModule : std::uint16_t {
   kMamba = 1 << 5,
 };
 
-/// Linears that have a low-rank adapter: `target_modules` of Megatron-Bridge's LoRA, by Megatron's names.
+/// Linears with a low-rank adapter: `target_modules` of Megatron-Bridge's LoRA, by Megatron's names.
 enum class LoraModule : std::uint16_t {
   kLinearQkv = 1 << 0,
   kLinearProj = 1 << 1,
@@ -87,7 +87,7 @@ enum class LoraModule : std::uint16_t {
   kLinearFc2 = 1 << 3,
 };
 
-/// A set of such bits.
+/// A set of enumerators that are bits.
 template <typename Enum>
 struct BitSet {
   std::uint16_t bits = 0;
@@ -136,41 +136,43 @@ struct Optimizer {
   DataType main_params = DataType::kFp32, main_grads = DataType::kFp32;
   bool low_precision_param_gather = false;  ///< --fp8-param-gather / --fp4-param-gather
   bool reuse_grad_buffer = false;           ///< --reuse-grad-buf-for-mxfp8-param-ag
-  /// Adam's kernel reads moments in bf16, if both are: Transformer Engine from 2.13 on. Older ones widen them first.
+  /// Adam's kernel reads the moments in BF16 if both are BF16. Transformer Engine does so from 2.13 on; older versions
+  /// widen them first.
   bool reads_bf16_moments = false;
   bool operator==(const Optimizer&) const = default;
 };
 
-/// kTransformerEngine works in place on bf16 logits; kNative is Megatron's compiled loss, kUnfused Megatron's step by
-/// step (its default: no --cross-entropy-loss-fusion); kTorch: log-softmax and its gradient on fp32 logits, step by
-/// step.
+/// kTransformerEngine works in place on BF16 logits. kNative is Megatron's compiled loss. kUnfused is Megatron's loss
+/// op by op (its default: no --cross-entropy-loss-fusion). kTorch is log-softmax and its gradient on FP32 logits, op by
+/// op.
 enum class CrossEntropy { kTransformerEngine, kNative, kUnfused, kTorch };
 
-/// The experts of a rank: an MLP each, or --moe-grouped-gemm; kCutlass: BF16's forward and dgrad of all in a kernel
-/// (NVTE_USE_CUTLASS_GROUPED_GEMM); kFused: one kernel for the MLP of all (Transformer Engine's op fuser).
+/// Kernels of a rank's experts. kSequential: one MLP per expert. kGrouped: --moe-grouped-gemm. kCutlass: BF16 forward
+/// and dgrad of all experts in one kernel (NVTE_USE_CUTLASS_GROUPED_GEMM). kFused: one kernel for the MLP of all
+/// experts (Transformer Engine's op fuser).
 enum class Experts : std::uint8_t { kSequential, kGrouped, kCutlass, kFused };
 
-/// Which kernels stand behind a layer: facts of the software that change the op list.
+/// Kernels of a layer, as far as they change the op list.
 struct Software {
-  bool transformer_engine = true;  ///< false: Megatron's `local` layers (unfused rope, permute; no wgrad fusion).
+  bool transformer_engine = true;  ///< False: Megatron's `local` layers (unfused rope, permute; no wgrad fusion).
   bool fused_permute = false;      ///< --moe-permute-fusion
   bool fused_router = false;       ///< --moe-router-fusion
-  bool fused_attention = true;     ///< false: unfused scores in memory.
+  bool fused_attention = true;     ///< False: scores are written to memory.
   Experts experts = Experts::kSequential;
   CrossEntropy cross_entropy = CrossEntropy::kUnfused;
   bool gradient_accumulation_fusion = true;
   bool router_fp32 = false;           ///< --moe-router-dtype fp32
-  bool router_fp32_operands = false;  ///< core_v0.16: operands of the router GEMM are cast to fp32 (no tensor cores).
+  bool router_fp32_operands = false;  ///< core_v0.16: operands of the router GEMM are cast to FP32 (no tensor cores).
   bool operator==(const Software&) const = default;
 };
 
-/// All that the ops of a layer may depend on, and nothing else: builders of op lists see no other options, and the
-/// costs of layers are remembered by this value (ops/block_cache.h).
+/// All options that the ops of a layer may depend on, and no others. Builders of op lists see only these, and costs of
+/// layers are remembered by this value (ops/block_cache.h).
 // NOLINTNEXTLINE(clang-analyzer-optin.performance.Padding): in the order in which people read them.
 struct LayerOptions {
   std::int64_t tp = 1, cp = 1;    ///< --tensor-model-parallel-size, --context-parallel-size
   std::int64_t ep = 1, etp = 1;   ///< --expert-model-parallel-size, --expert-tensor-parallel-size
-  bool sequence_parallel = true;  ///< --sequence-parallel; says nothing where TP is 1.
+  bool sequence_parallel = true;  ///< --sequence-parallel; without effect if TP is 1.
   std::int64_t micro_batch = 1;   ///< Sequences.
   std::int64_t seq_len = 4096;
   /// --hidden-dropout, --attention-dropout: shares of values that are set to zero.
@@ -178,24 +180,26 @@ struct LayerOptions {
   Precision precision = Precision::kBf16;
   bool fp8_attention = false;  ///< fp8_dot_product_attention
   CpComm cp_comm = CpComm::kP2p;
-  /// a2a+p2p: first of --hierarchical-context-parallel-sizes, the ranks of the all-to-all; the ring has CP over it. 0:
-  /// not given.
+  /// a2a+p2p: the first of --hierarchical-context-parallel-sizes, the ranks of the all-to-all. The ring has CP divided
+  /// by it. 0: not given.
   std::int64_t cp_a2a_size = 0;
   Dispatcher dispatcher = Dispatcher::kAllGather;
-  std::optional<double> capacity_factor;  ///< --moe-expert-capacity-factor; unset is dropless.
+  std::optional<double> capacity_factor;  ///< --moe-expert-capacity-factor; unset: dropless.
   bool pad_to_capacity = false;           ///< --moe-pad-expert-input-to-capacity
-  /// --moe-expert-rank-capacity-factor: rows that a rank's buffers of routed tokens hold, over those of balanced
-  /// routing. A step with more is run again without its graph; no token is lost. Unset: as many as arrive.
+  /// --moe-expert-rank-capacity-factor: capacity of a rank's buffers of routed tokens, relative to the rows of balanced
+  /// routing. A step with more rows runs again without its graph, so no token is lost. Unset: buffers hold as many as
+  /// arrive.
   std::optional<double> rank_capacity_factor;
-  /// --moe-paged-stash: what experts keep for backward lies in pages of a pool, not in buffers of that capacity.
+  /// --moe-paged-stash: tensors that experts keep for backward are in pages of a pool instead of buffers of that
+  /// capacity.
   bool paged_stash = false;
-  double expert_load = 1.0;  ///< Rows of this rank's experts over those of balanced routing.
+  double expert_load = 1.0;  ///< Rows of this rank's experts, relative to balanced routing.
   struct Recompute {
     RecomputeGranularity granularity = RecomputeGranularity::kNone;
     BitSet<RecomputeModule> modules{};  ///< Selective only.
     bool operator==(const Recompute&) const = default;
-  } recompute;                              ///< Of the layers that PipelineOptions::recompute covers.
-  BitSet<OffloadModule> offload_modules{};  ///< Fine-grained; kLayer with cpu_offloading_num_layers.
+  } recompute;                              ///< For the layers that PipelineOptions::recompute covers.
+  BitSet<OffloadModule> offload_modules{};  ///< Fine-grained modules; kLayer with cpu_offloading_num_layers.
   struct Overlaps {
     bool tp = false;             ///< --tp-comm-overlap
     bool shared_expert = false;  ///< --moe-shared-expert-overlap
@@ -203,15 +207,15 @@ struct LayerOptions {
   } overlaps;
   CudaGraph cuda_graph;
   Software software;
-  bool grad_reduce_in_fp32 = true;  ///< Dtype of the gradient buffer, into which weight gradients are added.
-  bool lora = false;                ///< Weights frozen, with adapters beside them that are trained.
+  bool grad_reduce_in_fp32 = true;  ///< Type of the gradient buffer, to which weight gradients are added.
+  bool lora = false;                ///< Weights are frozen; adapters beside them are trained.
   std::int64_t lora_dim = 32;       ///< Width of the adapters. Default: LoRA in megatron/bridge/peft/lora.py.
   BitSet<LoraModule> lora_modules = {LoraModule::kLinearQkv, LoraModule::kLinearProj, LoraModule::kLinearFc1,
                                      LoraModule::kLinearFc2};  ///< Likewise.
 
-  /// Whether TP ranks share out the tokens between the linears; else each has all.
+  /// Whether TP ranks divide the tokens between the linears. Otherwise each rank has all.
   [[nodiscard]] bool splits_sequence() const { return sequence_parallel && tp > 1; }
-  /// CP ranks that exchange heads for tokens; a ring over them is what else CP does.
+  /// CP ranks that exchange heads for tokens. The rest of CP is a ring.
   [[nodiscard]] std::int64_t cp_all_to_all_ranks() const {
     return cp_comm == CpComm::kA2a ? cp : cp_comm == CpComm::kA2aP2p && cp_a2a_size > 0 ? cp_a2a_size : 1;
   }
@@ -229,8 +233,8 @@ struct LayerOption {
 template <typename Value>
 LayerOption(Value&, Readers = Readers::kAll) -> LayerOption<Value>;
 
-/// Every option of a layer with its readers, those of nested values too. All are taken apart whole, so that none can be
-/// forgotten.
+/// Every option of a layer with its readers, including those of nested values. Structured bindings name every member,
+/// so none can be forgotten.
 template <typename Options>
 [[nodiscard]] constexpr auto each_option(Options& options) {
   auto& [tp, cp, ep, etp, sequence_parallel, micro_batch, seq_len, hidden_dropout, attention_dropout, precision,
@@ -284,13 +288,13 @@ template <typename Options>
                     LayerOption{lora_modules}};
 }
 
-/// How layers become stages, and micro-batches pass through them.
+/// How layers become stages, and how micro-batches pass through them.
 struct PipelineOptions {
   std::int64_t pp = 1;
   std::int64_t vpp = 1;           ///< Model chunks per pipeline rank; 1 is plain 1F1B.
   std::int64_t global_batch = 1;  ///< Sequences.
   Schedule schedule = Schedule::kOneF1B;
-  bool tp_pp_dp = false;                   ///< --use-tp-pp-dp-mapping; says nothing where PP or DP is 1.
+  bool tp_pp_dp = false;                   ///< --use-tp-pp-dp-mapping; without effect if PP or DP is 1.
   std::string layout;                      ///< --pipeline-model-parallel-layout; empty: even split.
   std::int64_t microbatch_group_size = 0;  ///< --microbatch-group-size-per-virtual-pipeline-stage; 0 is PP.
   struct Recompute {
@@ -302,18 +306,18 @@ struct PipelineOptions {
     bool ep_a2a = false;       ///< --overlap-moe-expert-parallel-comm
     bool delay_wgrad = false;  ///< --delay-wgrad-compute
     bool operator==(const Overlaps&) const = default;
-  } overlaps;                                  ///< Of a forward with the backward of another micro-batch.
+  } overlaps;                                  ///< Forward with the backward of another micro-batch.
   std::int64_t cpu_offloading_num_layers = 0;  ///< --cpu-offloading-num-layers
   bool operator==(const PipelineOptions&) const = default;
 };
 
-/// What happens once a step: data parallelism and the optimizer.
+/// Options of what happens once a step: data parallelism and the optimizer.
 struct StepOptions {
   std::int64_t dp = 1;
   Sharding sharding = Sharding::kDdp;
-  std::int64_t fsdp_group = 0;    ///< FSDP: ranks a parameter is sharded over; 0 is DP x CP, less is hybrid (HSDP).
-  bool fsdp_outer_optim = false;  ///< HSDP: the optimizer is sharded over the groups too.
-  /// --num-distributed-optimizer-instances: copies of the optimizer's shards among the data-parallel ranks.
+  std::int64_t fsdp_group = 0;    ///< FSDP: ranks over which a parameter is sharded; 0: DP x CP; fewer: hybrid (HSDP).
+  bool fsdp_outer_optim = false;  ///< HSDP: the optimizer is also sharded over the groups.
+  /// --num-distributed-optimizer-instances: number of copies of the optimizer's shards among the data-parallel ranks.
   std::int64_t optimizer_instances = 1;
   bool pad_buckets_for_high_nccl_busbw = false;  ///< --ddp-pad-buckets-for-high-nccl-busbw
   struct Overlaps {
@@ -326,13 +330,13 @@ struct StepOptions {
   struct Offload {
     double optimizer_fraction = 0.0;        ///< --optimizer-offload-fraction; 0 is off.
     bool overlap_optimizer_copies = false;  ///< --overlap-cpu-optimizer-d2h-h2d
-    bool optimizer_states = false;  ///< --offload-optimizer-states: on the host from one optimizer step to the next.
+    bool optimizer_states = false;          ///< --offload-optimizer-states: on the host between optimizer steps.
     bool operator==(const Offload&) const = default;
   } offload;
   bool operator==(const StepOptions&) const = default;
 };
 
-/// A choice of recomputation as a whole: what of a layer, and of which layers.
+/// A choice of recomputation: what is recomputed in a layer, and in which layers.
 struct Recompute {
   RecomputeGranularity granularity = RecomputeGranularity::kNone;
   BitSet<RecomputeModule> modules{};                   ///< Selective only.
@@ -346,12 +350,12 @@ struct TrainingOptions {
   PipelineOptions pipeline;
   StepOptions step;
 
-  /// Anything moves to the host.
+  /// Whether anything moves to the host.
   [[nodiscard]] bool offloads() const {
     return !layer.offload_modules.empty() || pipeline.cpu_offloading_num_layers > 0 ||
            step.offload != StepOptions::Offload{};
   }
-  /// Not PyTorch's FSDP2, whose programs have torch's own loss too (docs/run-file.md#published-rows).
+  /// False for PyTorch's FSDP2. Programs that use it also have torch's own loss (docs/run-file.md#published-rows).
   [[nodiscard]] bool megatron_fsdp() const {
     return is_fsdp(step.sharding) && layer.software.cross_entropy != CrossEntropy::kTorch;
   }

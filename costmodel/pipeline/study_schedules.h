@@ -6,7 +6,7 @@
 
 namespace foldwise::costmodel {
 
-/// rank_tasks of a schedule that Megatron does not run.
+/// rank_tasks() of schedules that Megatron does not run.
 [[nodiscard]] std::vector<Task> study_tasks(const ScheduleShape& shape, std::int64_t rank);
 
 }  // namespace foldwise::costmodel

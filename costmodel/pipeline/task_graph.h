@@ -7,10 +7,10 @@
 
 #include "costmodel/enums.h"
 
-// Tasks on the streams of every pipeline rank, and what waits for what. Nothing here knows of models or schedules.
+// Tasks on the streams of every pipeline rank, with their dependencies. It is independent of models and schedules.
 namespace foldwise::costmodel {
 
-/// What runs tasks of a rank, one after another, in the order in which they were added.
+/// A stream runs a rank's tasks one after another, in the order in which they were added.
 enum class Stream : std::uint8_t {
   kCompute,
   kTensor,  ///< TP and CP collectives.
@@ -32,7 +32,7 @@ struct GraphTask {
 
 class TaskGraph {
  public:
-  /// Returns the task's number. It follows the last task added to the same stream of the same rank.
+  /// Adds a task and returns its number. It runs after the last task added to the same stream of the same rank.
   std::int32_t add(const GraphTask& task);
   /// `task` starts after `earlier` has ended. Either may have been added first.
   void depend(std::int32_t task, std::int32_t earlier) { edges_.emplace_back(earlier, task); }
@@ -40,7 +40,7 @@ class TaskGraph {
   [[nodiscard]] const std::vector<GraphTask>& tasks() const { return tasks_; }
   /// The last task of every stream of every rank that has one.
   [[nodiscard]] std::vector<std::int32_t> last_of_streams() const;
-  /// (earlier, later), those of the streams included.
+  /// Edges (earlier, later), including those of the streams.
   [[nodiscard]] const std::vector<std::pair<std::int32_t, std::int32_t>>& edges() const { return edges_; }
 
  private:
@@ -53,16 +53,17 @@ struct Execution {
   std::vector<std::int64_t> start_ps;  ///< By task.
   std::int64_t makespan_ps = 0;
 };
-/// Starts every task as soon as everything that it waits for has ended: integer time, independent of the order in which
-/// tasks of different streams were added. O(tasks + edges). Throws std::logic_error if tasks wait for each other.
+/// Starts every task as soon as all tasks that it waits for have ended. Time is integer, and the result does not depend
+/// on the order in which tasks of different streams were added. O(tasks + edges). Throws std::logic_error if tasks wait
+/// for each other.
 [[nodiscard]] Execution execute(const TaskGraph& graph);
 
 struct CriticalPath {
-  std::vector<std::int32_t> tasks;     ///< A longest chain, first to last.
-  std::vector<std::int64_t> slack_ps;  ///< By task: how much longer it could take without moving the end.
-  std::int64_t length_ps = 0;          ///< Of the chain; equals the makespan.
+  std::vector<std::int32_t> tasks;     ///< A longest chain, from first to last.
+  std::vector<std::int64_t> slack_ps;  ///< By task: how much longer it could take without a later end.
+  std::int64_t length_ps = 0;          ///< Length of the chain; equals the makespan.
 };
-/// By Boost.Graph, which knows nothing of `execute`.
+/// Computed with Boost.Graph, independently of execute().
 [[nodiscard]] CriticalPath critical_path(const TaskGraph& graph);
 
 }  // namespace foldwise::costmodel

@@ -5,28 +5,30 @@
 #include "costmodel/ops/block_ops.h"
 #include "costmodel/ops/memory_profile.h"
 
-// Megatron-FSDP's buffers: parameters gathered before they are used, gradients that wait for their reduction. Source:
-// megatron_fsdp.py and param_and_grad_buffer.py in megatron/core/distributed/fsdp/src/megatron_fsdp of 0.16.1, and what
-// the allocator did in runs of it (docs/memory.md#fsdp-buffers).
+// Megatron-FSDP's buffers: parameters that are gathered before use, and gradients that wait for their reduction.
+// Source: megatron_fsdp.py and param_and_grad_buffer.py in megatron/core/distributed/fsdp/src/megatron_fsdp of 0.16.1,
+// and the allocator's behaviour in runs of it (docs/memory.md#fsdp-buffers).
 namespace foldwise::costmodel {
 
-/// Equal modules in sequence, in the order of forward.
+/// Equal modules in sequence, in forward order.
 struct ChunkPart {
-  MemoryProfile memory;                        ///< Of one of them.
-  const ParameterCount* parameters = nullptr;  ///< Likewise, on a rank, before FSDP shards them; null: none.
+  MemoryProfile memory;                        ///< Of one module.
+  const ParameterCount* parameters = nullptr;  ///< Of one module on a rank, before FSDP shards them; null: none.
   std::int64_t times = 1;
-  bool layer = false;  ///< A unit of FSDP: its parameters are gathered for it alone.
+  bool layer = false;  ///< A unit of FSDP, whose parameters are gathered separately.
 };
 
 /// Profile of a chunk that consists of `parts`.
 [[nodiscard]] MemoryProfile chunk_memory(std::span<const ChunkPart> parts);
 
 struct FsdpMemory {
-  MemoryProfile memory;  ///< chunk_memory, its highs with the buffers: a chunk has them only while it runs.
-  Bytes buffers{};       ///< At most. The allocator reserves that besides: they are made on streams of their own.
-  Bytes whole{};         ///< Parameters outside of units: gathered from a step's first micro-batch to its last.
+  MemoryProfile
+      memory;  ///< Profile of the chunk. Its high levels include the buffers, which a chunk has only while it runs.
+  Bytes buffers{};  ///< Most at any moment. The allocator reserves it in addition, because the buffers are made on
+                    ///< their own streams.
+  Bytes whole{};    ///< Parameters outside units: gathered from a step's first micro-batch to its last.
 };
-/// Of a chunk, with a sharding for which shards_gradients().
+/// Memory of a chunk. The sharding must satisfy shards_gradients().
 [[nodiscard]] FsdpMemory fsdp_memory(const TrainingOptions& options, std::span<const ChunkPart> parts);
 
 }  // namespace foldwise::costmodel

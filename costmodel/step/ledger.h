@@ -7,10 +7,11 @@
 
 #include "costmodel/step/step.h"
 
-// Who spends a chunk's time: op times summed by what they are, so that every second of every rank has a name.
+// What a chunk's time is spent on: op times summed by kind, so that every second of every rank has a name.
 namespace foldwise::costmodel {
 
-/// Ops of one kind, module and group, of one direction of a chunk. `exposed` lines of a chunk add up to its time.
+/// Ops of one kind, module and group in one direction of a chunk. The `exposed` times of a chunk's lines add up to its
+/// time.
 struct LedgerLine {
   Activity activity = Activity::kCompute;
   Cause cause = Cause::kCompute;
@@ -18,27 +19,27 @@ struct LedgerLine {
   Seconds exposed{};
 };
 
-/// One micro-batch through one chunk of a rank; the two directions add up to the chunk's StageTime.
+/// One micro-batch through one chunk of a rank. The two directions add up to the chunk's StageTime.
 struct ChunkLedger {
   std::vector<LedgerLine> forward, backward;
 };
 
-/// [pp * vpp], as Composition::index. Read off the same op lists as the composition's costs.
+/// [pp * vpp], as Composition::index. The lines come from the same op lists as the composition's costs.
 [[nodiscard]] std::vector<ChunkLedger> chunk_ledgers(const Step& step);
 
-/// What a rank does once per step; adds up to its StepTail and `cost`.
+/// Once-per-step work of a rank. It adds up to the rank's StepTail and `cost`.
 [[nodiscard]] std::vector<LedgerLine> tail_ledger(const Step& step, std::int64_t rank, const DataParallelCost& cost);
 
-/// The same by op name, in order: gradient reduction, the end of the step, and the gather for the next step.
+/// The same by op name, in order: gradient reduction, end of the step, and gather for the next step.
 [[nodiscard]] std::vector<StepPart> step_parts(const Step& step, std::int64_t rank, const DataParallelCost& cost);
 
-/// A merged (F, B) pair that takes `elapsed`: `hidden` is gone from the EP exchange, or from other communication where
-/// that is less, and what else the pair takes less or more is the host's idle time, then copies.
+/// Lines of a merged (F, B) pair that takes `elapsed`. `hidden` is taken off the EP exchange, or off other
+/// communication if that is less. A further difference of the pair is taken off the host's idle time, then off copies.
 [[nodiscard]] std::vector<LedgerLine> pair_lines(const std::vector<LedgerLine>& forward,
                                                  const std::vector<LedgerLine>& backward, Seconds hidden,
                                                  Seconds elapsed);
 
-/// Adds `times` of each line to the line of `sum` that names the same.
+/// Adds `times` of each line to the line of `sum` with the same names.
 void add_lines(const std::vector<LedgerLine>& lines, double times, std::vector<LedgerLine>& sum);
 
 [[nodiscard]] ActivityTimes by_activity(const std::vector<LedgerLine>& lines);

@@ -12,18 +12,18 @@
 
 namespace foldwise::costmodel {
 
-/// Rows of PieceOps::loaded over balanced ones: any number above one gives the slope.
+/// Rows in PieceOps::loaded, relative to balanced ones. Any number above one gives the slope.
 inline constexpr double kLoad = 1.5;
 
-/// Op lists of one piece of the model. Every size is linear in the rows of the experts, so two lists give all sizes.
+/// Op lists of one piece of the model. Every size is linear in the experts' rows, so two lists give all sizes.
 struct PieceOps {
   OpList balanced, loaded;
-  std::vector<ClockStep> forward_steps, backward_steps;  ///< Of `balanced`.
-  bool experts = false;                                  ///< Rows vary.
-  Seconds nodes{};  ///< Of the host, each direction: for the piece's nodes of the schedule plan of EP overlap.
+  std::vector<ClockStep> forward_steps, backward_steps;  ///< The steps of `balanced`.
+  bool experts = false;                                  ///< Whether rows vary.
+  Seconds nodes{};  ///< Time of the host, per direction, for the piece's nodes of EP overlap's schedule plan.
 };
 
-/// Tensors that a piece holds between its micro-batches, by op and position in Op::keeps.
+/// Tensors that a piece holds between micro-batches, by op and position in Op::keeps.
 using TensorKey = std::pair<std::size_t, std::size_t>;
 using Resting = std::map<TensorKey, CachingAllocator::Block>;
 
@@ -31,41 +31,43 @@ using Resting = std::map<TensorKey, CachingAllocator::Block>;
 struct InPiece {
   const PieceOps* piece = nullptr;
   Resting* resting = nullptr;
-  double excess = 0.0;  ///< Rows of the experts over balanced ones, less one.
-  std::vector<std::pair<std::int32_t, CachingAllocator::Block>> kept;  ///< By the step of backward that frees it.
-  std::vector<std::pair<TensorKey, CachingAllocator::Block>> rests;    ///< Kept, and not freed by backward.
-  std::vector<std::pair<TensorKey, Bytes>> allocated_by_backward;      ///< Rests of a recomputed region.
-  std::optional<CachingAllocator::Block> received;      ///< The block's input, if it came from another stage.
-  std::vector<std::pair<std::int32_t, Bytes>> dropped;  ///< Step and size of what forward kept of it no longer.
-  bool rebuilt = false;                                 ///< Its recomputation has run, with its unit's.
+  double excess = 0.0;  ///< Rows of the experts relative to balanced ones, minus one.
+  std::vector<std::pair<std::int32_t, CachingAllocator::Block>> kept;  ///< By the backward step that frees it.
+  std::vector<std::pair<TensorKey, CachingAllocator::Block>> rests;    ///< Kept, but not freed by backward.
+  std::vector<std::pair<TensorKey, Bytes>> allocated_by_backward;      ///< Resting tensors of a recomputed region.
+  std::optional<CachingAllocator::Block> received;      ///< Input of the block, if it came from another stage.
+  std::vector<std::pair<std::int32_t, Bytes>> dropped;  ///< Step and size of tensors that forward no longer keeps.
+  bool rebuilt = false;                                 ///< Its recomputation has run, together with its unit's.
 };
 
-/// How far the host is ahead of the device: it issues launches until the queue is full, or an op waits for the device.
+/// How far the host is ahead of the device. The host issues launches until the queue is full or an op waits for the
+/// device.
 class Clocks {
  public:
   void issue(const ClockStep& step, std::int32_t launches);
   void synchronise(Seconds stall);
   void host_works(Seconds time) { host_ += time; }
-  /// The device waits for another one.
+  /// The device waits for another rank's device.
   void device_waits(Seconds until);
   [[nodiscard]] Seconds host() const { return host_; }
   [[nodiscard]] Seconds device() const { return device_; }
   [[nodiscard]] Seconds copies() const { return copies_; }
 
  private:
-  static constexpr std::int32_t kLaunchQueue = 1024;  // Pending launches of a stream: seen in practice, assumed here.
+  static constexpr std::int32_t kLaunchQueue = 1024;  // Pending launches of a stream: assumed, from practice.
 
   Seconds host_{}, device_{}, copies_{};
-  std::deque<std::pair<Seconds, std::int32_t>> queue_;  ///< Ops not known to have ended: when they do, launches.
-  std::int32_t queued_ = 0;                             ///< Their launches.
+  std::deque<std::pair<Seconds, std::int32_t>> queue_;  ///< Ops not known to have ended: end time and launches.
+  std::int32_t queued_ = 0;                             ///< Sum of their launches.
 };
 
 /// Replays the allocations of a piece's op lists through torch's caching allocator, tensor by tensor as the ops keep,
-/// hold and need them. What another stream has used comes back when the host sees that the device has passed that use.
+/// hold and need them. A block that another stream used is reusable after the host has seen that the device passed that
+/// use.
 class PieceReplay {
  public:
-  /// `side_stream`: gradients are added up on another stream than the one that made them. `exchanges_apart`: dispatch
-  /// and combine have one of their own (EP overlap). `options` and `allocator` live longer than this object.
+  /// `side_stream`: gradients are accumulated on another stream than the one that made them. `exchanges_apart`:
+  /// dispatch and combine have their own stream (EP overlap). `options` and `allocator` must outlive this object.
   PieceReplay(const LayerOptions& options, CachingAllocator& allocator, bool side_stream, bool exchanges_apart)
       : graph_(options.cuda_graph),
         allocator_(allocator),
@@ -75,14 +77,14 @@ class PieceReplay {
                           options.cuda_graph.impl == GraphImpl::kFullIteration) {}
 
   void forward(InPiece& in);
-  /// What forward kept goes: of a unit that is recomputed at once, only the first piece's input stays.
+  /// Frees what forward kept. Of a unit that is recomputed at once, only the first piece's input stays.
   void drop(InPiece& in);
-  /// Forward once more, before the unit's backward.
+  /// Runs forward again, before the unit's backward.
   void rebuild(InPiece& in);
   void backward(InPiece& in);
 
   void begin_step();
-  /// The device waits for what comes from other ranks, `since` the step began.
+  /// The device waits for other ranks until `since` after the begin of the step.
   void wait_until(Seconds since) { clocks_.device_waits(step_ + since); }
   void host_works(Seconds time);
   /// The host waits for the device.
@@ -90,10 +92,10 @@ class PieceReplay {
 
  private:
   using Block = CachingAllocator::Block;
-  using Working = std::vector<std::pair<Block, Bytes>>;  ///< Blocks, and the bytes that were asked for.
+  using Working = std::vector<std::pair<Block, Bytes>>;  ///< Blocks with their requested bytes.
 
-  /// Streams whose tensors lie in pools of their own: ScheduleNode in core/pipeline_parallel/utils.py and
-  /// SharedExpertMLP in core/transformer/moe/shared_experts.py, Core 0.16.1.
+  /// Streams with their own memory pools: ScheduleNode in core/pipeline_parallel/utils.py and SharedExpertMLP in
+  /// core/transformer/moe/shared_experts.py, Core 0.16.1.
   enum Stream : std::size_t { kCompute, kExchange, kSharedExperts };
   static_assert(kSharedExperts < CachingAllocator::kStreams);
 
@@ -109,12 +111,13 @@ class PieceReplay {
   const CudaGraph& graph_;
   CachingAllocator& allocator_;
   bool side_stream_, exchanges_apart_;
-  /// The device does, and has few of them pending: of layers offloaded whole, and in a graph of the whole iteration,
-  /// where Megatron asks for a limit (fine_grained_offloading_max_inflight_offloads).
+  /// Whether the device waits for offloading copies, so that few are pending. It does for layers offloaded whole, and
+  /// in a graph of the whole iteration, where Megatron requires a limit
+  /// (fine_grained_offloading_max_inflight_offloads).
   bool waits_for_copies_;
   Clocks clocks_;
-  Seconds step_{};  ///< When it began.
-  Working now_;     ///< Of needs(), with their memory.
+  Seconds step_{};  ///< Begin of the step.
+  Working now_;     ///< Tensors of needs(), with their memory.
   std::vector<Bytes> missing_;
 };
 

@@ -15,53 +15,54 @@
 
 namespace foldwise::costmodel {
 
-/// Where the seconds of a step go on the critical pipeline rank (the busiest one); the parts add up to the step.
+/// Parts of a step on the critical (busiest) pipeline rank. They add up to the step.
 struct Breakdown {
   Seconds compute{};                ///< Kernels on the compute stream.
-  Seconds exposed_communication{};  ///< Collectives and transfers that nothing hides.
-  Seconds exposed_copy{};           ///< Copies over the host link that nothing hides.
+  Seconds exposed_communication{};  ///< Exposed collectives and transfers.
+  Seconds exposed_copy{};           ///< Exposed copies over the host link.
   Seconds bubble{};                 ///< Waiting for other pipeline ranks.
-  Seconds host{};                   ///< GPU idle because the host issues kernels too slowly, or synchronises.
+  Seconds host{};                   ///< GPU idle because the host issues kernels too slowly or synchronises.
   [[nodiscard]] Seconds total() const { return compute + exposed_communication + exposed_copy + bubble + host; }
 };
 
-/// The parts of Breakdown, and what a line of its detail belongs to.
+/// The parts of Breakdown, and the part to which a line of the detail belongs.
 enum class Cause : std::uint8_t { kCompute, kCommunication, kCopy, kBubble, kHost };
 /// "compute", "exposed_communication", "exposed_copy", "bubble", "host".
 [[nodiscard]] std::string_view to_string(Cause cause);
 
-/// DetailEntry::kind of what the power limit adds to the products of a rank.
+/// DetailEntry::kind of the time that the power limit adds to a rank's products.
 inline constexpr std::string_view kPowerLimit = "power_limit";
 
-/// Part of a rank's seconds: one line per (cause, kind of op, module, group). With the bubble they add up to the step.
+/// Part of a rank's seconds, one line for each (cause, kind of op, module, group). With the bubble they add up to the
+/// step.
 struct DetailEntry {
   Cause cause = Cause::kCompute;
   std::string kind;    ///< "gemm", "grouped_gemm", "attention", "memory_bound", "quantize", "all_gather", ...
   std::string module;  ///< "attention", "mlp", "experts", "router", "dispatch", "head", "optimizer", ...
   std::string group;   ///< "tp", "ep", "dp_cp", ... for collectives, else "".
   Seconds seconds{};
-  Seconds recomputed{};  ///< Part of them: forward ops that run again in backward.
+  Seconds recomputed{};  ///< Part of `seconds` in forward ops that run again in backward.
 };
 
-/// What torch.cuda.max_memory_reserved reports of a step, after some steps: no more than the device leaves to torch.
+/// torch.cuda.max_memory_reserved of a step, after some steps. It is at most what the device leaves to torch.
 struct ReservedMemory {
   Bytes segments{};    ///< Default settings: segments of fixed size.
   Bytes expandable{};  ///< PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True.
-  /// torch.OutOfMemoryError with the default settings; `segments` is what it held then.
+  /// torch.OutOfMemoryError with the default settings. `segments` is then what torch held.
   bool segments_run_out = false;
 };
 
-/// torch.OutOfMemoryError: even after torch gave back what it had cached.
+/// torch.OutOfMemoryError, raised after torch gave back its cached memory.
 struct OutOfMemory {
-  int step = 1;  ///< The first is 1.
+  int step = 1;  ///< Counted from 1.
   Bytes wanted{}, allocated{}, reserved{};
 };
 
-/// How a rank gets along with what the device leaves to torch, with expandable segments.
+/// Whether a rank's memory suffices, with expandable segments.
 struct MemoryPressure {
-  Bytes unlimited{};        ///< What torch would reserve of a larger device.
-  int retries = 0;          ///< How often it gave back what it had cached, to try again; torch's num_alloc_retries.
-  bool every_step = false;  ///< Not only in the first steps. It takes time that is not predicted.
+  Bytes unlimited{};  ///< Memory that torch would reserve on a larger device.
+  int retries = 0;    ///< Number of times that torch gave back cached memory to try again; torch's num_alloc_retries.
+  bool every_step = false;  ///< It also does so after the first steps. That takes time which is not predicted.
   std::optional<OutOfMemory> out_of_memory;
   [[nodiscard]] bool runs() const { return !out_of_memory && !every_step; }
 };
@@ -69,36 +70,36 @@ struct MemoryPressure {
 /// Device memory of the fullest moment of one pipeline rank.
 struct StageMemory {
   Bytes parameters{}, gradients{}, optimizer{}, activations{}, buffers{};
-  Bytes cuda_context{};        ///< With the driver's share and lazily loaded kernels.
-  Bytes nccl{};                ///< Buffers of its communicators.
-  Bytes dispatcher_buffers{};  ///< Of DeepEP or HybridEP.
+  Bytes cuda_context{};        ///< Including the driver's share and lazily loaded kernels.
+  Bytes nccl{};                ///< Buffers of NCCL's communicators.
+  Bytes dispatcher_buffers{};  ///< Buffers of DeepEP or HybridEP.
   Bytes graph_pools{};         ///< Tensors of captured regions.
   Bytes fragmentation{};       ///< Share of the activations that the caching allocator cannot use.
-  Bytes holes{};               ///< Between the optimizer's states, which activations cannot use (StaticBytes::holes).
+  Bytes holes{};  ///< Holes between the optimizer's states that activations cannot use (StaticBytes::holes).
   /// What torch.cuda.max_memory_allocated reports.
   [[nodiscard]] Bytes allocated() const { return parameters + gradients + optimizer + activations + buffers; }
   [[nodiscard]] Bytes overhead() const {
     return cuda_context + nccl + dispatcher_buffers + graph_pools + fragmentation + holes;
   }
   [[nodiscard]] Bytes total() const { return allocated() + overhead(); }
-  /// What is on the device beside torch's memory.
+  /// Device memory outside torch.
   [[nodiscard]] Bytes outside() const { return cuda_context + nccl + dispatcher_buffers; }
-  /// What a larger device would have in use, with expandable segments.
+  /// Memory that would be in use on a larger device, with expandable segments.
   [[nodiscard]] Bytes in_use() const { return pressure.unlimited + outside(); }
-  ReservedMemory reserved;  ///< Zero unless add_reserved() has filled it; like `pressure`.
+  ReservedMemory reserved;  ///< Zero, like `pressure`, until add_reserved() fills it.
   MemoryPressure pressure;
-  Bytes allocated_after_setup{};    ///< Model and optimizer built, no step taken.
-  Bytes allocated_beside_chunks{};  ///< What micro-batches in flight come on top of.
+  Bytes allocated_after_setup{};    ///< Model and optimizer are built, and no step was taken.
+  Bytes allocated_beside_chunks{};  ///< Allocated memory without micro-batches in flight.
   Bytes allocated_between_steps{};  ///< After the optimizer step.
-  Bytes allocated_in_optimizer{};   ///< Highest while it steps.
-  Bytes rests{};                    ///< Part of the two before: what activations leave between steps.
-  Bytes lasting_buffers{};          ///< Part of that: what the software makes once and keeps.
-  Bytes returning{};                ///< Optimizer states that are on the device only while the optimizer steps.
+  Bytes allocated_in_optimizer{};   ///< Highest level during the optimizer step.
+  Bytes rests{};                    ///< Part of the two before: left by activations between steps.
+  Bytes lasting_buffers{};          ///< Part of `rests`: made once by the software and kept.
+  Bytes returning{};                ///< Optimizer states that are on the device only during the optimizer step.
   Bytes host{};                     ///< Host memory of offloaded activations and optimizer states.
   std::string moment;               ///< "forward", "backward", "optimizer step".
 };
 
-/// What a second of a pipeline rank is spent on. Communication is what nothing hides, by group.
+/// What a second of a pipeline rank is spent on. Communication is the exposed part, by group.
 enum class Activity : std::uint8_t {
   kCompute,
   kRecompute,
@@ -119,26 +120,26 @@ using ActivityTimes = std::array<Seconds, kActivities>;
 
 /// A part of the step outside the schedule's chunks, on one rank.
 struct StepPart {
-  std::string_view name{};  ///< "grad_reduce", "grad_norm", "adam", "zero_grad", "param_gather", ...: the ops' names.
+  std::string_view name{};  ///< Name of the ops: "grad_reduce", "grad_norm", "adam", "zero_grad", "param_gather", ...
   Activity activity = Activity::kOptimizer;
-  Seconds seconds{};  ///< All of it.
-  Seconds exposed{};  ///< What nothing hides.
+  Seconds seconds{};  ///< All of its time.
+  Seconds exposed{};  ///< The exposed part.
 };
 
-/// What a rank's tasks take over a step, by what runs: alone, or as merged (F, B) pairs.
+/// Times of a rank's tasks over a step, separately for tasks that run alone and merged (F, B) pairs.
 struct TaskTimes {
   Seconds forward{};
-  Seconds input_gradient{};  ///< The whole backward in a schedule that does not split it.
+  Seconds input_gradient{};  ///< The whole backward if the schedule does not split it.
   Seconds weight_gradient{};
   Seconds merged{};
 };
 
-/// What a rank's data-parallel collectives cost it: waiting for them, and work that they slow down. And what it waits
-/// for beside them.
+/// Cost of a rank's data-parallel collectives: waiting for them, and the slowdown of work beside them. Also its waiting
+/// for other data.
 struct DataParallelCost {
-  Seconds gather{};     ///< Of parameters, before first forwards.
-  Seconds reduction{};  ///< Of gradients, after the last backward.
-  Seconds reload{};     ///< Of optimizer states from the host, after that.
+  Seconds gather{};     ///< Gather of parameters, before first forwards.
+  Seconds reduction{};  ///< Reduction of gradients, after the last backward.
+  Seconds reload{};     ///< Reload of optimizer states from the host, after the reduction.
 };
 
 struct StagePrediction {
@@ -146,7 +147,7 @@ struct StagePrediction {
   Seconds forward{}, backward{};  ///< One micro-batch through all chunks of the rank.
   TaskTimes tasks;
   DataParallelCost data_parallel;
-  Seconds host_issue{};             ///< Host time to launch a step's kernels: a floor of the step.
+  Seconds host_issue{};             ///< Host time to launch a step's kernels; a lower bound of the step.
   ActivityTimes parts{};            ///< Adds up to the step; unset without detail.
   std::vector<DetailEntry> detail;  ///< Longest first; empty unless asked for.
   std::int64_t layers = 0;
@@ -157,31 +158,31 @@ struct Prediction {
   Seconds step_time{};
   double tokens_per_s_per_gpu = 0.0;
   double model_tflops_per_gpu = 0.0;  ///< Megatron's FLOP count over step time and GPUs.
-  double mfu_pct = 0.0;               ///< Against Hardware::mfu_peak.
+  double mfu_pct = 0.0;               ///< Relative to Hardware::mfu_peak.
   Bytes peak_memory{};                ///< Total of the fullest stage.
-  bool fits = false;                  ///< False too where add_reserved() finds that torch runs out of memory.
+  bool fits = false;                  ///< Also false if add_reserved() finds that torch runs out of memory.
   Breakdown breakdown;
-  std::vector<StepPart> step_end;       ///< Of the critical rank, in order; empty unless asked for.
+  std::vector<StepPart> step_end;       ///< On the critical rank, in order; empty unless asked for.
   std::vector<StagePrediction> stages;  ///< [pp]
   std::vector<StageMemory> memory;      ///< [pp]
   std::size_t critical_stage = 0;
   /// StageMemory::in_use() of the fullest rank. Requires add_reserved().
   [[nodiscard]] Bytes in_use() const;
-  /// Of the critical rank. Requires stages.
+  /// Detail of the critical rank. Requires stages.
   [[nodiscard]] const std::vector<DetailEntry>& detail() const { return stages.at(critical_stage).detail; }
 };
 
-/// Memory of a rank that random routing gives more rows than its share.
+/// Memory of a rank to which random routing sends more rows than its share.
 struct Imbalance {
-  double p99_load = 1.0;  ///< Rows of a MoE layer on a rank over the mean, not passed in 99 of 100 micro-batches.
-  Bytes p99_memory{};     ///< Of the fullest rank if all its MoE layers and micro-batches get so many: an upper bound.
+  double p99_load = 1.0;  ///< Rows of a MoE layer on a rank over the mean; 99 of 100 micro-batches have at most this.
+  Bytes p99_memory{};     ///< Upper bound for the fullest rank: all its MoE layers and micro-batches have p99_load.
 };
-/// Imbalance::p99_load, to multiply LayerOptions::expert_load with. Capacity with padding leaves no imbalance.
+/// Imbalance::p99_load, a factor for LayerOptions::expert_load. With capacity and padding there is no imbalance.
 [[nodiscard]] double p99_load(const ModelSpec& model, const LayerOptions& options);
-/// Besides LayerOptions::expert_load.
+/// In addition to LayerOptions::expert_load.
 [[nodiscard]] Imbalance imbalance(const ModelSpec& model, const TrainingOptions& options, const Hardware& hardware);
 
-/// Predicts one run: predict(compose_step(...)) of step.h, which see.
+/// Predicts one run: predict(compose_step(...)); see step.h.
 [[nodiscard]] Prediction predict(const ModelSpec& model, const TrainingOptions& options, const Hardware& hardware);
 
 }  // namespace foldwise::costmodel

@@ -5,16 +5,16 @@
 #include "costmodel/step/composition.h"
 #include "costmodel/step/prediction.h"
 
-// Memory of one pipeline rank: static state, what stays between steps, and the peak over moments of its schedule
+// Memory of one pipeline rank: static state, what stays between steps, and the peak over the moments of its schedule
 // (docs/memory.md).
 namespace foldwise::costmodel {
 
-/// in_flight_peaks of one rank, flat for the search's inner loop.
+/// in_flight_peaks() of one rank as flat arrays, for the search's inner loop.
 struct PeakTable {
   std::vector<double> counts;         ///< [moments][vpp] chunks in flight.
-  std::vector<std::int32_t> running;  ///< [moments] chunk whose task runs.
-  std::vector<bool> forward;          ///< [moments] direction of that task.
-  std::vector<double> largest;        ///< [vpp] most of each chunk at any moment.
+  std::vector<std::int32_t> running;  ///< [moments] the chunk whose task runs.
+  std::vector<bool> forward;          ///< [moments] the direction of that task.
+  std::vector<double> largest;        ///< [vpp] most of each chunk in flight at any moment.
   double most = 0;                    ///< Largest total.
 };
 [[nodiscard]] PeakTable peak_table(const ScheduleShape& shape, std::int64_t rank);
@@ -26,11 +26,11 @@ struct PeakTable {
 /// FsdpMemory::whole of all chunks of a pipeline rank.
 [[nodiscard]] Bytes fsdp_whole(const Composition& composition, std::int64_t rank);
 
-/// Whether `host` bytes are within a rank's part of the host's memory, as far as that is known.
+/// Whether `host` bytes fit into a rank's part of the host's memory. True if that is not known.
 [[nodiscard]] bool fits_host(Bytes host, const Hardware& hardware);
-/// Whether a rank stays within the memory of its device, with so much left of it, and within its part of the host's.
+/// Whether a rank fits into its device's memory with `left` bytes free, and into its part of the host's memory.
 [[nodiscard]] bool fits(const StageMemory& memory, const Hardware& hardware, Bytes left = {});
-/// Whether every pipeline rank does: rank_memory's answer, without its parts. `peaks` is [pp].
+/// Whether every pipeline rank fits. It gives the result of rank_memory() without its parts. `peaks` is [pp].
 [[nodiscard]] bool fits(const StepContext& context, const Composition& composition, const std::vector<PeakTable>& peaks,
                         Bytes left = {});
 

@@ -4,17 +4,18 @@
 namespace foldwise::costmodel {
 
 struct ReplayOptions {
-  double share = 1.0;    ///< Of the device's memory, that the run may use.
-  bool segments = true;  ///< With the default allocator too.
+  double share = 1.0;    ///< Share of the device's memory that the run may use.
+  bool segments = true;  ///< Also replay the default allocator.
 };
 
-/// Fills StageMemory::reserved and ::pressure of every rank of `prediction`, of this step, and Prediction::fits is
-/// false where torch runs out of memory. Replays the allocations of the rank through the caching allocator: set-up,
-/// then three steps of the rank's schedule, tensor by tensor as the op lists keep, hold and need them; up to ten where
-/// rows of experts vary from micro-batch to micro-batch as random balanced routing makes them, and micro-batches are
-/// few; weight gradients come back when the host sees that the device has passed them. The device has what context,
-/// NCCL, dispatcher and graphs leave. Up to seconds for a deep pipeline: for one run, not for a search. False where it
-/// would take longer: nothing is filled then. Source: docs/memory.md#reserved.
+/// Fills StageMemory::reserved and ::pressure of every rank of `prediction`, which must belong to `step`.
+/// Prediction::fits becomes false if torch runs out of memory. The rank's allocations are replayed through the caching
+/// allocator: set-up, then three steps of the rank's schedule, tensor by tensor as the op lists keep, hold and need
+/// them. Up to ten steps are replayed if the experts' rows vary between micro-batches (random balanced routing) and
+/// micro-batches are few. Weight gradients are reusable after the host sees that the device has passed them. The
+/// device's capacity excludes context, NCCL, dispatcher and graphs. A replay takes up to seconds for a deep pipeline,
+/// so it is for one run, not for a search. Returns false and fills nothing if it would take longer. Source:
+/// docs/memory.md#reserved.
 bool add_reserved(const Step& step, Prediction& prediction, const ReplayOptions& options = {});
 
 }  // namespace foldwise::costmodel

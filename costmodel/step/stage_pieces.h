@@ -11,45 +11,46 @@
 #include "costmodel/ops/step_ops.h"
 #include "costmodel/pipeline/schedule.h"
 
-// What a stage runs, piece by piece: the one place that knows which layers recomputation and offloading cover, and
-// where embedding, MTP and head stand. Times, memory, ledger, traffic, reserved memory and reports all walk it.
+// The pieces that a stage runs. Only this file knows which layers recomputation and offloading cover, and where
+// embedding, MTP and head are. Times, memory, ledger, traffic, reserved memory and reports all walk over it.
 namespace foldwise::costmodel {
 
-/// Decoder layers by kind: what a stage holds is a difference of prefix sums.
+/// Decoder layers by kind. The layers of a stage are a difference of prefix sums.
 struct ModelKinds {
   std::vector<LayerSpec> kinds;                   ///< Distinct decoder layers.
-  std::vector<std::vector<std::int32_t>> prefix;  ///< [kinds][layers + 1] layers of a kind before layer i.
+  std::vector<std::vector<std::int32_t>> prefix;  ///< [kinds][layers + 1] number of layers of the kind before layer i.
   std::vector<std::int32_t> kind;                 ///< [layers]
-  std::vector<std::int32_t> run_end;              ///< [layers] first later layer of another kind.
+  std::vector<std::int32_t> run_end;              ///< [layers] the first later layer of another kind.
 };
 [[nodiscard]] ModelKinds model_kinds(const ModelSpec& model);
 
-/// Decoder layers of a chunk of `layers` that the options' recomputation or layer offloading covers: the first ones.
+/// Number of decoder layers, out of a chunk's `layers`, that the options' recomputation or layer offloading covers.
+/// These are the first ones.
 [[nodiscard]] std::int64_t covered_layers(const TrainingOptions& options, std::int64_t layers);
-/// Whether it covers the layers of MTP: Megatron skips them where recomputation is by block
-/// (multi_token_prediction.py, 0.16.1), and offloads layers of its TransformerBlock only.
+/// Whether it covers the layers of MTP. Megatron skips them in recomputation by block (multi_token_prediction.py,
+/// 0.16.1), and layer offloading covers only layers of its TransformerBlock.
 [[nodiscard]] bool covers_mtp(const TrainingOptions& options);
-/// Options of what is neither recomputed nor offloaded.
+/// The options of layers that are neither recomputed nor offloaded.
 [[nodiscard]] LayerOptions plain_layers(const LayerOptions& covered);
 
 /// Equal pieces of a stage.
 struct StagePiece {
   Piece piece = Piece::kLayer;       ///< kLayer, kEmbedding, kMtp (the projections of one depth) or kHead.
-  const LayerSpec* layer = nullptr;  ///< Of kLayer.
-  std::int32_t kind = -1;            ///< Of a decoder layer: index into ModelKinds::kinds.
-  std::int64_t depth = -1;           ///< Of MTP.
-  bool covered = false;              ///< Recomputed and offloaded as the options say; else neither.
+  const LayerSpec* layer = nullptr;  ///< For kLayer.
+  std::int32_t kind = -1;            ///< For a decoder layer: index into ModelKinds::kinds.
+  std::int64_t depth = -1;           ///< For MTP.
+  bool covered = false;              ///< Recomputed and offloaded according to the options; otherwise neither.
   std::int64_t times = 1;
   [[nodiscard]] bool decoder() const { return kind >= 0; }
 };
 
 enum class PieceOrder : std::uint8_t {
   kForward,
-  kReverse,  ///< As gradient buffers hold the parameters.
-  kByKind,   ///< Decoder layers of a kind at once, then the others: for sums, O(kinds).
+  kReverse,  ///< The order of parameters in gradient buffers.
+  kByKind,   ///< All decoder layers of a kind at once, then the rest. For sums, O(kinds).
 };
 
-/// Visits the pieces of a stage, `times` of them at once where equal ones follow each other.
+/// Visits the pieces of a stage. Equal pieces in sequence are visited once, with their number in `times`.
 template <typename Visit>
 void visit_stage(const StepContext& context, const ModelKinds& kinds, const StageContent& content, PieceOrder order,
                  const Visit& visit) {
@@ -67,7 +68,7 @@ void visit_stage(const StepContext& context, const ModelKinds& kinds, const Stag
   };
   const auto projections = [&](std::int64_t depth) { visit(StagePiece{.piece = Piece::kMtp, .depth = depth}); };
   const auto head = [&] {
-    if (content.loss) visit(StagePiece{Piece::kHead});  // Every MTP depth evaluates it.
+    if (content.loss) visit(StagePiece{Piece::kHead});  // Every MTP depth evaluates it, too.
   };
   const std::vector<LayerSpec>& mtp = context.model.mtp_layers;
   switch (order) {
@@ -108,7 +109,7 @@ void visit_stage(const StepContext& context, const ModelKinds& kinds, const Stag
 /// Whether the two stages run the same pieces in the same order.
 [[nodiscard]] bool same_pieces(const ModelKinds& kinds, const StageContent& a, const StageContent& b);
 
-/// The options that each piece of a run sees.
+/// The options that each piece of a run uses.
 class PieceOptions {
  public:
   explicit PieceOptions(const StepContext& context) : context_(context), plain_(plain_layers(context.options.layer)) {}
@@ -121,12 +122,12 @@ class PieceOptions {
   LayerOptions plain_;
 };
 
-/// What block_cost sums at a time: of a layer its mixer and its MLP, else the piece.
+/// The parts that block_cost() sums separately: mixer and MLP of a layer, otherwise the piece itself.
 [[nodiscard]] std::span<const Piece> parts_of(Piece piece);
-/// The ops of a part as they run: after the recomputation and offloading of `context`'s options.
+/// The ops of a part after the recomputation and offloading of `context`'s options.
 [[nodiscard]] OpList part_ops(const BuildContext& context, Piece part, const StagePiece& piece);
 
-/// Something made once for equal pieces, however often they are visited. References stay valid.
+/// Makes a value once for equal pieces, however often they are visited. References stay valid.
 template <typename Value>
 class PerPiece {
  public:

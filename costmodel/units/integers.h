@@ -3,7 +3,7 @@
 
 namespace foldwise::costmodel {
 
-/// The quotient rounded up: pieces of `b` that hold `a`, both positive.
+/// a / b rounded up: the number of pieces of size `b` that hold `a`. Both are positive.
 [[nodiscard]] constexpr std::int64_t ceil_div(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }
 
 }  // namespace foldwise::costmodel

@@ -1,5 +1,5 @@
 #pragma once
-// The only header that includes the units library: every quantity of the cost model has one of these types.
+// The only header that includes the units library. Every quantity of the cost model has one of these types.
 #define DISABLE_PREDEFINED_UNITS
 #define UNIT_LIB_DISABLE_IOSTREAM
 #define ENABLE_PREDEFINED_POWER_UNITS
@@ -15,7 +15,8 @@ using Seconds = units::time::second_t;
 using Bytes = units::data::byte_t;
 using Bandwidth = units::data_transfer_rate::bytes_per_second_t;  ///< Decimal: 1 GB/s is 1e9 bytes a second.
 
-/// Floating-point operations (a multiply-add is two). The library has no such dimension; its spare one stands in.
+/// Floating-point operations; a multiply-add counts as two. The library has no such dimension, so its substance
+/// dimension is used.
 using FlopUnit = units::unit<std::ratio<1>, units::category::substance_unit>;
 using Flops = units::unit_t<FlopUnit>;
 using FlopRate = units::unit_t<units::compound_unit<FlopUnit, units::inverse<units::time::second>>>;

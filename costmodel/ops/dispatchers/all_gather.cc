@@ -14,7 +14,7 @@ void exchange(Builder& b, const MoeSizes& z, bool dispatch) {
               (kProbabilityBytes + 1.0) * z.t * ranks * z.experts);
     wait_for_counts(b, 2, true);
   } else {
-    if (o.software.router_fp32 && ranks > 1.0) {  // Reduced in the dtype of the probabilities: casts there and back.
+    if (o.software.router_fp32 && ranks > 1.0) {  // Reduced in the type of the probabilities, so cast before and after.
       const Bytes cast{3.0 * tokens + 6.0 * z.t * z.hr};
       b.op_pair("token_cast", MemoryWork{MemoryOp::kElementwise, cast}, MemoryWork{MemoryOp::kElementwise, cast}, 2, 2);
     }

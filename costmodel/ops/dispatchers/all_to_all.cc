@@ -1,6 +1,6 @@
 #include "costmodel/ops/dispatchers/dispatchers.h"
 
-// --moe-token-dispatcher-type alltoall: a row for each of a token's experts, by NCCL.
+// --moe-token-dispatcher-type alltoall: NCCL sends one row for each of a token's experts.
 namespace foldwise::costmodel {
 namespace {
 
@@ -10,7 +10,7 @@ void exchange(Builder& b, const MoeSizes& z, bool dispatch) {
   const double tokens = kBf16 * z.routed * z.hr;
   const double gathered_bytes = kBf16 * z.routed * etp * z.hr;
   if (dispatch) {
-    // Sums over the routing map, and copies of counts and splits to the host, each its allocation and its copy
+    // Sums over the routing map, and copies of counts and splits to the host, each with an allocation and a copy
     // (token_dispatcher.py: MoEAlltoAllTokenDispatcher.preprocess, _maybe_dtoh_and_synchronize).
     if (!o.pad_to_capacity) {
       b.collective("token_counts", Phase::kForward, CollectiveKind::kAllGather, Group::kEtpEp,
@@ -22,10 +22,10 @@ void exchange(Builder& b, const MoeSizes& z, bool dispatch) {
               kProbabilityBytes * z.routed);
     both_ways(b, "etp_gather", CollectiveKind::kAllGather, CollectiveKind::kReduceScatter, Group::kEtp, gathered_bytes);
   } else {
-    // Partial sums are reduced in the dtype of the probabilities: fp32 with an fp32 router.
+    // Partial sums are reduced in the type of the probabilities, which is FP32 with an FP32 router.
     both_ways(b, "etp_reduce", CollectiveKind::kReduceScatter, CollectiveKind::kAllGather, Group::kEtp,
               (o.software.router_fp32 ? 2.0 : 1.0) * gathered_bytes);
-    if (o.etp > 1 && o.software.router_fp32) {  // fp32 copies around the reduction, both ways.
+    if (o.etp > 1 && o.software.router_fp32) {  // FP32 copies around the reduction, in both directions.
       b.forward_transient({kFp32 * z.rows * z.hr, kFp32 * z.routed * z.hr});
       b.backward_transient({kFp32 * z.rows * z.hr, kFp32 * z.routed * z.hr});
     }

@@ -8,15 +8,15 @@ namespace foldwise::costmodel {
 namespace {
 
 // deep_ep/buffer.py (get_dispatch_config, get_combine_config) and csrc/config.hpp (get_nvl_buffer_size_hint,
-// get_rdma_buffer_size_hint). Receive queues hold as many tokens for each channel and peer.
+// get_rdma_buffer_size_hint). Receive queues hold this many tokens for each channel and peer.
 struct Queues {
-  std::int64_t ranks;  // Configurations are tuned for groups of these sizes.
+  std::int64_t ranks;  // Largest group size of this configuration.
   double nvlink_tokens, rdma_tokens;
 };
 constexpr std::array<Queues, 4> kQueues{{{8, 256, 128}, {64, 288, 128}, {128, 560, 128}, {160, 720, 128}}};
 constexpr double kPeersPerNode = 8.0;
 constexpr double kMostTopk = 128.0, kMostScales = 128.0, kSourceMeta = 8.0;
-// Beside a token: indices of its experts in 64 bits, their weights, and scales of FP8.
+// Sent with a token: 64-bit indices of its experts, their weights, and scales of FP8.
 constexpr double kRowExtra = kSourceMeta + kMostTopk * (8.0 + kFp32) + kMostScales * kFp32;
 
 Bytes buffers(const ExchangeSizes& sizes) {
@@ -26,12 +26,13 @@ Bytes buffers(const ExchangeSizes& sizes) {
   const double channels = sizes.kernel_sms / 2.0, row = kBf16 * sizes.hidden + kRowExtra;  // A channel has two SMs.
   const double nvlink = channels * std::min(ranks, kPeersPerNode) * queues->nvlink_tokens * row;
   if (ranks <= kPeersPerNode) return Bytes{nvlink};
-  // Sent and received separately, and 16 bytes more a token.
+  // Sent and received tokens have separate buffers, with 16 bytes more per token.
   const double rdma = 2.0 * channels * (ranks / kPeersPerNode) * queues->rdma_tokens * (row + 16.0);
   return Bytes{nvlink + rdma};
 }
 
-// Indices of the routed experts before it; counts to a tensor after it (token_dispatcher.py, fused_a2a.py).
+// The indices of the routed experts come before it. The counts become a tensor after it (token_dispatcher.py,
+// fused_a2a.py).
 void exchange(Builder& b, const MoeSizes& z, bool dispatch) {
   fused_exchange(b, z, dispatch);
   if (dispatch) wait_for_counts(b, 4, false);

@@ -6,8 +6,8 @@
 namespace foldwise::costmodel {
 namespace {
 
-// csrc/hybrid_ep/hybrid_ep.cu. Dispatch and combine share the receive buffer, sized for every token of the group: no
-// routing overflows it. Tokens that cross domains lie once more in a buffer of the NIC, sent and received.
+// csrc/hybrid_ep/hybrid_ep.cu. Dispatch and combine share the receive buffer. It has room for every token of the group,
+// so no routing overflows it. Tokens that cross domains are also in send and receive buffers of the NIC.
 Bytes buffers(const ExchangeSizes& sizes) {
   constexpr double kFewestTokens = 512.0;
   const double tokens = std::max(kFewestTokens, sizes.tokens), ranks = static_cast<double>(sizes.group.ranks);
@@ -20,7 +20,7 @@ Bytes buffers(const ExchangeSizes& sizes) {
 
 void exchange(Builder& b, const MoeSizes& z, bool dispatch) {
   if (dispatch) {
-    // Every rank learns the routing map (a byte per token and expert) of all, and scans it for what it receives.
+    // Every rank gets the routing map (a byte per token and expert) of all ranks, and scans it for its tokens.
     const double map = z.t * z.experts * static_cast<double>(b.options().ep * b.options().etp);
     b.collective("routing_map", Phase::kForward, CollectiveKind::kAllGather, Group::kEtpEp, map);
     b.forward("routing_map", MemoryWork{MemoryOp::kRouter, Bytes{2.0 * map}});
