@@ -174,7 +174,7 @@ void activation(Builder& b, const RankExperts& e) {
              SoftwareWork{SoftwareKernel::kProbabilityGradient, e.rows * (e.gate + 1.0) * e.width});
 }
 
-// What follows fc2: its bias, and where every expert is an MLP a copy that joins their outputs.
+// Ops after fc2: its bias and, if every expert is a separate MLP, a copy that joins their outputs.
 void outputs(Builder& b, const RankExperts& e) {
   const double tensor = kBf16 * e.rows * e.hidden;
   if (e.bias && !e.kernel.fuses_activation) expert_bias(b, e.rows * e.hidden, e.count);
@@ -182,7 +182,9 @@ void outputs(Builder& b, const RankExperts& e) {
     b.memory_op("join_outputs", MemoryOp::kElementwise, 2.0 * tensor, MemoryOp::kElementwise, 2.0 * tensor);
     b.forward_transient({tensor});  // The joined copy, beside the outputs.
   }
-  if (e.bias && e.kernel.fuses_activation)  // Gradients of the bias and of the probabilities: one pass over fc2's.
+  if (e.bias &&
+      e.kernel
+          .fuses_activation)  // Gradients of the bias and of the probabilities, in one pass over fc2's output gradient.
     b.memory_op("expert_bias", MemoryOp::kElementwise, 0.0, MemoryOp::kElementwise, tensor);
 }
 
@@ -190,8 +192,8 @@ void outputs(Builder& b, const RankExperts& e) {
 
 void experts(Builder& b, const MoeSizes& z) {
   const RankExperts e = rank_experts(b, z);
-  // Recomputed, fc2's input is kept as it is and quantised again (set_save_original_input in experts.py), as is what is
-  // offloaded.
+  // If fc2's input is recomputed or offloaded, it is kept unquantised and quantised again (set_save_original_input in
+  // experts.py).
   const bool original = e.low_precision && recomputed_modules(b.options()).contains(RM::kMoeAct);
   b.module(Module::kExperts);
   b.node(Node::kMlp);

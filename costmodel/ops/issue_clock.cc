@@ -6,7 +6,7 @@
 namespace foldwise::costmodel {
 namespace {
 
-/// No path from one clock to the other.
+/// There is no path between the clocks.
 constexpr Seconds kNever{-std::numeric_limits<double>::infinity()};
 
 }  // namespace

@@ -15,7 +15,8 @@ MemoryProfile& MemoryProfile::operator+=(const MemoryProfile& next) {
   return *this;
 }
 
-// The highest level is reached in the first or the last piece: between them it changes by kept - rests a piece.
+// The highest level is reached in the first or the last piece, because between them the level changes by kept - rests
+// per piece.
 MemoryProfile MemoryProfile::repeated(std::int64_t times) const {
   if (times <= 0) return {};
   const auto before = static_cast<double>(times - 1);
@@ -44,12 +45,13 @@ MemoryProfile walk(const OpList& list, const std::function<bool(const Op&)>& cap
     if (!counts(op)) return;
     level += op.holds;
     held += op.holds;
-    Bytes dropped = std::min(op.releases, held);  // Captured ops hold nothing here: it lies in their pool.
+    Bytes dropped =
+        std::min(op.releases, held);  // Captured ops hold nothing here; their tensors are in the graph's pool.
     held -= dropped;
     for (const Tensor& tensor : op.keeps) {
       level += tensor.bytes;
       freed[static_cast<std::size_t>(tensor.step)] += tensor.bytes;
-      if (op.phase != Phase::kRecompute) {  // What rests is replaced by the new tensor, and not freed by backward.
+      if (op.phase != Phase::kRecompute) {  // The new tensor replaces the resting one, which backward does not free.
         freed[static_cast<std::size_t>(tensor.step)] -= tensor.rests;
         dropped += tensor.rests;
       }

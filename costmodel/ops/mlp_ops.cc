@@ -1,6 +1,6 @@
 #include "costmodel/ops/mlp.h"
 
-// The feed-forward half of a layer: norm, dense MLP or mixture of experts (moe.cc), residual add.
+// The MLP half of a layer: norm, dense MLP or mixture of experts (moe.cc), residual add.
 namespace foldwise::costmodel {
 namespace {
 
@@ -12,7 +12,7 @@ void dense(Builder& b, const LayerSpec& layer) {
   const double t = b.shape().tokens, th = t * static_cast<double>(model.hidden_size);
   const bool te = b.options().software.transformer_engine;
   b.recompute({RM::kMlp, RM::kAlternateMatmuls});
-  b.inside_module(te);  // TE's fc1 begins with the norm.
+  b.inside_module(te);  // TE's fc1 contains the norm.
   b.norm("pre_mlp_layernorm", t, model.hidden_size);
   b.inside_module(false);
   b.keep_input(kBf16 * th, te ? BitSet<OM>{} : BitSet<OM>{OM::kMlpNorm}, layer.mixer != kNoMixer);
@@ -38,7 +38,7 @@ void dense_mlp(Builder& b, std::int64_t width, bool bias, BitSet<RM> region) {
             .in = h,
             .bias = bias ? static_cast<std::int64_t>(g) * width / tp : 0,
             .output_kept = true});
-  if (b.options().recompute.modules.contains(RM::kAlternateMatmuls)) {  // Gate and up are products of their own.
+  if (b.options().recompute.modules.contains(RM::kAlternateMatmuls)) {  // Gate and up are separate products.
     b.keep_for(1, "gate", kBf16 * ta * f, region);
     b.keep_for(1, "up", kBf16 * ta * (g - 1.0) * f, region | RM::kAlternateMatmuls);
   } else {

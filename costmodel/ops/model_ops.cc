@@ -4,23 +4,24 @@
 
 #include "costmodel/ops/builder.h"
 
-// What stands around the layers: embedding, MTP projections, output head and loss, and the ops of the end of a step.
+// Ops around the layers: embedding, MTP projections, output head and loss. Also parameters and gradient buffers of op
+// lists.
 namespace foldwise::costmodel {
 
 OpList embedding_ops(const BuildContext& context) {
   Builder b(context, Module::kEmbedding, {});
   const double ta = b.shape().attention_tokens, h = static_cast<double>(b.model().hidden_size);
   const std::int64_t vocab = padded_vocab_size(b.model(), b.options().tp) / b.options().tp;
-  // Ids and positions of whole sequences, from the first TP rank (get_batch_on_this_tp_rank in
+  // The first TP rank broadcasts ids and positions of whole sequences (get_batch_on_this_tp_rank in
   // megatron/training/utils.py).
   const auto ids = static_cast<double>(b.options().seq_len * b.options().micro_batch);
   b.collective("get_batch", Phase::kForward, CollectiveKind::kBroadcast, Group::kTp, (8.0 + 8.0) * ids);
-  // Among its copies are some from pageable memory, for which the host waits: two a micro-batch in the profile of
-  // h200x4te-llama-pp4-vpp2, three without pipeline (benchmarks/accuracy/runs/h200x4_te_runs.json).
+  // The host waits for copies from pageable memory: two per micro-batch in the profile of h200x4te-llama-pp4-vpp2,
+  // three without pipeline (benchmarks/accuracy/runs/h200x4_te_runs.json).
   b.forward("get_batch", HostSyncWork{}, 2);
   b.forward("word_embeddings", MemoryWork{MemoryOp::kEmbedding, Bytes{4.0 * ta * h}}, 2);
   b.weight("word_embeddings", vocab * b.model().hidden_size, false);
-  if (b.model().learned_position_embedding)  // Megatron asks for as many positions as a sequence has tokens.
+  if (b.model().learned_position_embedding)  // Megatron requires as many positions as a sequence has tokens.
     b.weight("position_embeddings",
              std::max(b.model().max_position_embeddings, b.options().seq_len) * b.model().hidden_size, false);
   b.keep("input_ids", 16.0 * ta);
@@ -35,7 +36,8 @@ OpList embedding_ops(const BuildContext& context) {
   if (b.options().lora) return b.take();
   if (splits_sequence)
     b.collective("word_embeddings", Phase::kDgrad, CollectiveKind::kAllGather, Group::kTp, 2.0 * ta * h);
-  // A dense bf16 gradient is zeroed, filled from sorted ids and added to the fp32 main_grad (not fused for embeddings).
+  // A dense BF16 gradient is zeroed, filled from sorted ids, and added to the FP32 main_grad. Embeddings have no fused
+  // addition.
   const auto table = static_cast<double>(vocab) * h;
   b.backward("word_embeddings", Phase::kWgrad, MemoryWork{MemoryOp::kFill, Bytes{2.0 * table}}, 4);
   b.backward("word_embeddings", Phase::kWgrad, MemoryWork{MemoryOp::kEmbedding, Bytes{6.0 * ta * h}}, 14);
@@ -53,15 +55,15 @@ OpList head_ops(const BuildContext& context, std::int64_t depths) {
   const CrossEntropy loss_kind = b.options().software.cross_entropy;
   const bool te_loss = loss_kind == CrossEntropy::kTransformerEngine;
   for (std::int64_t depth = 0; depth < depths; ++depth) {
-    if (depth == 0) {  // Every MTP depth brings its own final norm (mtp_ops).
-      // Labels and the loss mask, as the ids of the embedding.
+    if (depth == 0) {  // Every MTP depth has its own final norm (mtp_ops).
+      // Labels and loss mask are broadcast like the embedding's ids.
       b.collective("get_batch", Phase::kForward, CollectiveKind::kBroadcast, Group::kTp,
                    (8.0 + 4.0) * static_cast<double>(b.options().seq_len * b.options().micro_batch));
       b.norm("final_layernorm", t, model.hidden_size);
       b.keep("head_norm_input", 2.0 * t * h, {}, {}, false);
     }
     b.module(Module::kHead);
-    // The weight exists once: tied to the embedding, or shared by the evaluations of all depths.
+    // There is one weight: tied to the embedding, or shared by the evaluations of all depths.
     b.linear({.name = "output_layer",
               .split = Split::kColumn,
               .rows = ta,
@@ -72,27 +74,27 @@ OpList head_ops(const BuildContext& context, std::int64_t depths) {
               .owns_weight = depth == 0 && !model.share_embeddings_and_output_weights,
               .gradient_kept = te_loss});
     b.keep_for_wgrad(0, "head_input", 2.0 * t * h, {}, {}, false);
-    // The loss turns the logits into their gradient in place, and the head's weight gradient needs that last.
+    // The loss turns the logits into their gradient in place. The head's weight gradient uses it last.
     if (te_loss) b.keep("logits", 2.0 * logits, {}, {}, false);
     b.module(Module::kLoss);
     b.step();
     if (te_loss) {
-      // Online softmax reads the logits; the gradient overwrites them in place; backward scales it.
+      // Online softmax reads the logits, and the gradient overwrites them in place. Backward scales it.
       b.forward("cross_entropy", MemoryWork{MemoryOp::kCrossEntropy, Bytes{3.0 * 2.0 * logits}}, 2);
       b.backward("cross_entropy", Phase::kDgrad, MemoryWork{MemoryOp::kCrossEntropy, Bytes{2.0 * 2.0 * logits}});
     } else {
-      // torch's loss takes the time of Megatron's compiled one: not measured.
+      // torch's loss is assumed to take as long as Megatron's compiled one; it was not measured.
       const bool unfused = loss_kind == CrossEntropy::kUnfused;
       const SoftwareKernel forward = unfused ? SoftwareKernel::kUnfusedCrossEntropyForward
                                              : SoftwareKernel::kNativeCrossEntropyForward,
                            backward = unfused ? SoftwareKernel::kUnfusedCrossEntropyBackward
                                               : SoftwareKernel::kNativeCrossEntropyBackward;
       Op& loss = b.forward("cross_entropy", SoftwareWork{forward, logits}, unfused ? 18 : 6);
-      add_transient(loss, {2.0 * logits});                // bf16 logits, beside the kept fp32 softmax ...
-      if (!unfused) add_transient(loss, {4.0 * logits});  // ... and one more fp32 copy.
+      add_transient(loss, {2.0 * logits});                // BF16 logits beside the kept FP32 softmax.
+      if (!unfused) add_transient(loss, {4.0 * logits});  // One more FP32 copy.
       b.keep("softmax", 4.0 * logits, {}, {}, false);
       Op& grad = b.backward("cross_entropy", Phase::kDgrad, SoftwareWork{backward, logits}, unfused ? 9 : 4);
-      // torch: the gradients of the log-softmax and of its input are fp32 tensors.
+      // torch: the gradients of the log-softmax and of its input are FP32 tensors.
       if (loss_kind == CrossEntropy::kTorch)
         add_transient(grad, {4.0 * logits, 4.0 * logits});
       else
@@ -144,8 +146,9 @@ ParameterCount& ParameterCount::operator+=(const ParameterCount& other) {
 
 namespace {
 
-// What the caching allocator adds to a fresh tensor of `bytes`: from 10 MiB on, a segment is a multiple of 2 MiB, and a
-// rest of at most 1 MiB is not split off. Source: c10/cuda/CUDACachingAllocator.cpp (kMinLargeAlloc, kRoundLarge).
+// Bytes that the caching allocator adds to a new tensor of `bytes`. From 10 MiB on, a segment is a multiple of 2 MiB,
+// and a rest of at most 1 MiB is not split off. Source: c10/cuda/CUDACachingAllocator.cpp (kMinLargeAlloc,
+// kRoundLarge).
 double allocator_rounding(double bytes) {
   constexpr double kMiB = 1048576.0, kMinLargeAlloc = 10.0 * kMiB, kRoundLarge = 2.0 * kMiB, kSmallRest = kMiB;
   const double rest = std::ceil(bytes / kRoundLarge) * kRoundLarge - bytes;

@@ -12,8 +12,8 @@ using GM = GraphModule;
 
 constexpr double kInt32 = 4.0, kInt64 = 8.0;  // Bytes of an index.
 
-// Router: logits of every token and expert in fp32 (from bf16 operands, or fp32 ones in core_v0.16), top-k, statistics.
-// Backward casts its input to fp32 and its gradient back either way.
+// Router: FP32 logits of every token and expert (from BF16 operands, or FP32 ones in core_v0.16), top-k, statistics. In
+// either case backward casts its input to FP32 and its gradient back.
 void router(Builder& b, const MoeSizes& z) {
   const ModelSpec& model = b.model();
   b.module(Module::kRouter);
@@ -33,19 +33,20 @@ void router(Builder& b, const MoeSizes& z) {
             .quantised = false,
             .unquantised_format = software.router_fp32_operands ? MathFormat::kFp32 : MathFormat::kBf16,
             .dummy_gradient = false});
-  // Top-k, scores, masks and counts: about 15 passes over the fp32 scores each way unfused, 3 with router fusion.
+  // Top-k, scores, masks and counts: about 15 passes over the FP32 scores in each direction; 3 with router fusion.
   const double passes = software.fused_router ? 3.0 : 15.0;
   b.memory_op("topk", MemoryOp::kRouter, passes * kFp32 * z.t * z.experts, MemoryOp::kRouter,
               passes * kFp32 * z.t * z.experts, software.fused_router ? 3 : 24, software.fused_router ? 3 : 16);
   b.keep("top_k", (software.transformer_engine ? 0.0 : kFp32) * z.t * z.experts + 20.0 * z.t * z.k, {RM::kMoe});
   // The dispatcher holds probabilities and routing map of its last micro-batch, and with them the leaf of their graph:
-  // the detached input of a recomputed region, and its gradient.
+  // the detached input of a recomputed region and its gradient.
   b.keep("router_probabilities", (kProbabilityBytes + 1.0) * z.t * z.experts, {RM::kMoe});
   b.rests(kFp32 * z.t * z.h);
   b.recompute({});
 }
 
-// Tokens to the ranks of their experts (forward) or back (combine). Bytes per rank; source: docs/formulas.md#moe.
+// Sends tokens to the ranks of their experts (dispatch) or back (combine). Bytes per rank; source:
+// docs/formulas.md#moe.
 void exchange(Builder& b, const MoeSizes& z, bool dispatch) {
   b.module(Module::kDispatch);
   b.node(dispatch ? Node::kDispatch : Node::kCombine);
@@ -54,12 +55,12 @@ void exchange(Builder& b, const MoeSizes& z, bool dispatch) {
   b.step();
   if (b.options().overlaps.shared_expert && b.model().moe.shared_ffn_hidden_size > 0) b.overlap(Overlap::kSharedExpert);
   dispatcher_spec(b.options().dispatcher).exchange(b, z, dispatch);
-  b.backward_transient({kBf16 * z.rows * z.hr, kBf16 * z.rows * z.hr});  // Gradients before and after.
+  b.backward_transient({kBf16 * z.rows * z.hr, kBf16 * z.rows * z.hr});  // Gradients before and after the exchange.
   b.overlap(Overlap::kNone);
   b.recompute({});
 }
 
-// Rows into expert order before the exchange, and weighted back into token order after it.
+// Puts rows into expert order before the exchange, and weighted rows back into token order after it.
 void permute(Builder& b, const MoeSizes& z, bool before) {
   const LayerOptions& o = b.options();
   b.module(Module::kDispatch);
@@ -74,7 +75,7 @@ void permute(Builder& b, const MoeSizes& z, bool before) {
   const double tokens = flex ? z.t * expected_destinations(z.routing, o.ep) : z.t;
   const double rows = flex ? z.rows : z.routed, bytes = kBf16 * z.hr * (tokens + rows);
   const bool fused = o.software.fused_permute || dispatcher.permutes_fused;
-  // Unfused, each row reads its token anew (index_select, gather), and rows are added to their tokens with atomics:
+  // Unfused, each row reads its token again (index_select, gather), and rows are added to their tokens with atomics:
   // index_select's backward is index_add, unpermute is scatter_add.
   const MemoryWork copy{MemoryOp::kPermute, Bytes{fused ? bytes : 2.0 * kBf16 * z.hr * rows}};
   const SoftwareWork index_add{SoftwareKernel::kIndexAdd, z.hr * rows},
@@ -84,7 +85,7 @@ void permute(Builder& b, const MoeSizes& z, bool before) {
     b.node(Node::kMlp);
   }
   if (before) {
-    const int launches = !fused ? 12 : flex ? 6 : 4;  // A map of the rows, its three kernels and the library's.
+    const int launches = !fused ? 12 : flex ? 6 : 4;  // The map of the rows, with three kernels and the library's.
     b.op_pair("permute", copy, fused ? Work{copy} : Work{index_add}, launches, fused ? 2 : 6);
     const auto local_experts = static_cast<double>(b.shape().local_experts);
     b.keep("row_map",
@@ -99,7 +100,7 @@ void permute(Builder& b, const MoeSizes& z, bool before) {
   b.recompute({});
 }
 
-// Chunks from source-rank order to expert order and back, with more than one local expert.
+// Sorts chunks from source-rank order to expert order or back, if there are several local experts.
 void sort_chunks(Builder& b, const MoeSizes& z, bool before) {
   if (!dispatcher_spec(b.options().dispatcher).sorts_chunks || b.shape().local_experts <= 1) return;
   b.module(Module::kDispatch);
@@ -111,12 +112,12 @@ void sort_chunks(Builder& b, const MoeSizes& z, bool before) {
   b.memory_op(before ? "sort_chunks" : "unsort_chunks", MemoryOp::kPermute, 2.0 * tensor, MemoryOp::kPermute,
               2.0 * tensor, 2, 1);
   b.keep("sort_map", kInt32 * z.rows, {RM::kMoe});
-  if (!before) b.forward_transient({tensor});  // The copy, beside the experts' output.
+  if (!before) b.forward_transient({tensor});  // The copy exists beside the experts' output.
   b.recompute({});
 }
 
-// Rows of every expert are padded to the format's multiple and cut again (TEGroupedMLP's quantization_padding), unless
-// the dispatch has padded them. The padded ones are held until the experts return.
+// Pads the rows of every expert to the format's multiple, or removes the padding (TEGroupedMLP's quantization_padding),
+// unless dispatch has padded them. The padded rows are held until the experts return.
 void pad_rows(Builder& b, const MoeSizes& z, bool before) {
   const LayerOptions& o = b.options();
   if (!b.recipe().low_precision() || dispatcher_spec(o.dispatcher).pads_rows || expert_kernel(o).fuses_activation ||
@@ -127,13 +128,13 @@ void pad_rows(Builder& b, const MoeSizes& z, bool before) {
   b.captured_by({GM::kMoe});
   b.recompute({RM::kMoe});
   const double tensor = kBf16 * z.rows * z.hr;
-  // Measured on H200: 3.07 TB/s, casts 2.84 (benchmarks/accuracy/journal.md#gemm).
+  // Measured on H200: 3.07 TB/s; casts 2.84 (benchmarks/accuracy/journal.md#gemm).
   b.memory_op(before ? "quantization_padding" : "quantization_unpadding", MemoryOp::kQuantize, 2.0 * tensor,
               MemoryOp::kQuantize, 2.0 * tensor, before ? 2 : 1, before ? 2 : 1);
   if (before) {
     b.hold(tensor);
   } else {
-    b.forward_transient({tensor});  // What is cut, beside what it is cut from.
+    b.forward_transient({tensor});  // The cut rows exist beside the padded ones.
     b.release(tensor);
   }
   b.recompute({});
@@ -175,10 +176,9 @@ void latent_projection(Builder& b, const MoeSizes& z, bool down) {
 }
 
 /// --moe-expert-rank-capacity-factor: buffers hold factor x balanced rows, however many arrive
-/// (token_dispatcher.py:1095 of core_v0.19.0). What backward needs stays in them, or with --moe-paged-stash in pages of
-/// a pool that holds
-/// --moe-paged-stash-buffer-size-factor-cuda times the mean, 1.10 by default (transformer_config.py there). The copies
-/// to and from the pages run beside the layers and are not priced.
+/// (token_dispatcher.py:1095 of core_v0.19.0). Tensors for backward stay in them. With --moe-paged-stash they are in
+/// pages of a pool of --moe-paged-stash-buffer-size-factor-cuda times the mean, by default 1.10 (transformer_config.py
+/// there). The copies to and from the pages run beside the layers and are not priced.
 void size_rank_buffers(Builder& b, const MoeSizes& z) {
   constexpr double kPagedStash = 1.10;
   const LayerOptions& o = b.options();
@@ -204,11 +204,11 @@ MoeSizes moe_sizes(const Builder& b) {
           .latent = moe.latent_size};
 }
 
-// Bytes that the frames of MoELayer.forward and of the experts hold: permuted and dispatched tokens until the layer
-// returns; the experts' input until their output, which is held until it is combined, is in the order of its source;
-// fc2's input while the experts run. Both inputs are what the linears keep for backward in BF16, but copies of it in
-// low precision. Dispatched tokens that need no sorting are the experts' input. Permuted tokens of a CUDA graph are its
-// output, which lies in its pool until it is replayed again.
+// Bytes that the frames of MoELayer.forward and of the experts hold. Permuted and dispatched tokens live until the
+// layer returns. The experts' input lives until their output, and the output until it is combined in source order.
+// fc2's input lives while the experts run. In BF16 the linears keep both inputs for backward anyway; in low precision
+// they keep copies. Dispatched tokens that need no sorting are the experts' input. Tokens permuted in a CUDA graph are
+// the graph's output, which is in its pool until the next replay.
 struct Frames {
   double permuted, dispatched, fc1_input, fc2_input, output;
   bool permuted_in_pool;
@@ -232,7 +232,7 @@ Frames frames(const Builder& b, const MoeSizes& z) {
               o.cuda_graph.impl == GraphImpl::kTransformerEngine && o.cuda_graph.modules.contains(GM::kMoePreprocess)};
 }
 
-// Tokens to the experts of their ranks, through them, and back.
+// Takes tokens to the experts of their ranks, through them, and back.
 void routed_experts(Builder& b, const MoeSizes& z) {
   const Frames held = frames(b, z);
   size_rank_buffers(b, z);
@@ -260,7 +260,7 @@ void routed_experts(Builder& b, const MoeSizes& z) {
 
 void moe(Builder& b, const LayerSpec& layer) {
   const MoeSizes z = moe_sizes(b);
-  const double tokens = kBf16 * z.t * z.h;  // A tensor of them.
+  const double tokens = kBf16 * z.t * z.h;  // Bytes of a tensor of all tokens.
   b.captured_by({GM::kMoeRouter, GM::kMoe});
   b.recompute({RM::kLayerNorm});
   b.norm("pre_mlp_layernorm", z.t, b.model().hidden_size);
@@ -271,7 +271,7 @@ void moe(Builder& b, const LayerSpec& layer) {
 
   shared_experts(b, z);
   const double shared = b.model().moe.shared_ffn_hidden_size > 0 ? tokens : 0.0;
-  b.hold(shared);  // Their output, until the experts' is there.
+  b.hold(shared);  // The shared experts' output is held until the routed experts' output exists.
   router(b, z);
   latent_projection(b, z, true);
   routed_experts(b, z);

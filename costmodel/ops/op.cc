@@ -46,7 +46,8 @@ Seconds op_time(const Op& op, const Hardware& hw) {
                                w.grouping == Grouping::kOneKernel);
             };
             if (w.grouping != Grouping::kOneByOne) return time(rows, w.groups);
-            // Experts differ in their rows: in the mean a quarter tile more is computed, as of groups (gemm_time).
+            // Experts have different numbers of rows. On average a quarter tile more is computed, as for groups
+            // (gemm_time).
             constexpr std::int64_t kTileRows = 128;
             const Seconds one =
                 phase == GemmPhase::kWgrad ? time(rows, 1) : 0.75 * time(rows, 1) + 0.25 * time(rows + kTileRows, 1);
@@ -73,11 +74,12 @@ Seconds op_time(const Op& op, const Hardware& hw) {
 
 Seconds issue_time(const Op& op, const Hardware& hw) {
   const Seconds launch = is_communication(op) ? hw.host.collective : op.eager ? hw.host.eager_op : hw.host.launch;
-  // A grouped product of Transformer Engine walks over a weight tensor an expert, forward and for their gradients.
+  // A grouped product of Transformer Engine visits one weight tensor per expert, in forward and for the weights'
+  // gradients.
   const auto* gemm = op.eager ? nullptr : std::get_if<GemmWork>(&op.work);
   const bool walks =
       gemm != nullptr && gemm->groups > 1 && gemm->grouping != Grouping::kOneByOne && op.phase != Phase::kDgrad;
-  // A linear that quantizes, once a direction: a module of experts one by one has as many as experts.
+  // A quantizing linear counts once per direction. With experts run one by one there are as many as experts.
   const bool quantizes = gemm != nullptr && op.phase != Phase::kWgrad && gemm->format != MathFormat::kBf16 &&
                          gemm->format != MathFormat::kFp32;
   const std::int64_t linears = !quantizes ? 0 : gemm->grouping == Grouping::kOneByOne ? gemm->groups : 1;

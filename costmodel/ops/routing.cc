@@ -9,8 +9,8 @@
 namespace foldwise::costmodel {
 namespace {
 
-// Walk down a token's experts, best first. Until `group_topk` groups have been met every expert counts; after that
-// only those of the groups met. The probabilities below are of walks that have not met the place.
+// The walk goes down a token's experts, best first. Until `group_topk` groups are met every expert counts, then only
+// experts of these groups. The probabilities below are of walks that have not met the place.
 
 /// Probability that `marked` whole groups are missed.
 double groups_missed(const Routing& r, double marked) {

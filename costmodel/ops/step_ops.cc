@@ -61,23 +61,23 @@ Shards optimizer_shards(const TrainingOptions& o) {
 
 namespace {
 
-// What the optimizer keeps from one step to the next.
+// Bytes that the optimizer keeps between steps.
 struct OptimizerState {
-  bool te_masters = false;            // TE's Adam owns the masters, and makes them in its first step.
-  double master = 0.0, states = 0.0;  // Bytes a parameter.
-  double second = 0.0;                // Bytes besides: Muon leaves the embedding to Adam.
+  bool te_masters = false;            // TE's Adam owns the masters and makes them in its first step.
+  double master = 0.0, states = 0.0;  // Bytes per parameter.
+  double second = 0.0;                // Further bytes: Muon leaves the embedding to Adam.
 };
 
 OptimizerState optimizer_state(const TrainingOptions& o, const ParameterCount& count) {
   const Optimizer& opt = o.step.optimizer;
   OptimizerState state;
-  // TE's precision-aware Adam owns the masters and reads bf16 gradients; an FP8 recipe other than delayed scaling needs
-  // masters below fp32 for that (use_precision_aware_optimizer_no_fp8_or_ds_fp8 in optimizer_config.py). Not in the
-  // hybrid optimizer that offloads. Beside a bf16 weight it keeps the other 16 bits of an fp32 master.
+  // TE's precision-aware Adam owns the masters and reads BF16 gradients. With an FP8 recipe other than delayed scaling
+  // it needs masters below FP32 for that (use_precision_aware_optimizer_no_fp8_or_ds_fp8 in optimizer_config.py). The
+  // hybrid optimizer that offloads does not have it. Beside a BF16 weight it keeps the other 16 bits of an FP32 master.
   state.te_masters = opt.precision_aware && o.step.offload.optimizer_fraction == 0.0 &&
                      (opt.main_params != DataType::kFp32 || precision_recipe(o.layer.precision).adam_owns_fp32_masters);
   state.master = state.te_masters && opt.main_params == DataType::kFp32 ? 2.0 : bytes_of(opt.main_params);
-  // An FP8 state is a Float8Tensor with a transpose that nothing uses (_initialize_state in TE 2.12's fused_adam.py).
+  // An FP8 state is a Float8Tensor with an unused transpose (_initialize_state in TE 2.12's fused_adam.py).
   const auto held = [](DataType type) { return type == DataType::kFp8 ? 2.0 : bytes_of(type); };
   state.states = held(opt.exp_avg) + (opt.kind == OptimizerKind::kAdam ? held(opt.exp_avg_sq) : 0.0);
   if (opt.kind == OptimizerKind::kMuon)
@@ -85,8 +85,8 @@ OptimizerState optimizer_state(const TrainingOptions& o, const ParameterCount& c
   return state;
 }
 
-// Sums gradients over a group of which every `shards` consecutive ranks hold the state once: what a rank is
-// responsible for is reduce-scattered among these, then all-reduced with its copies.
+// Sums gradients over a group in which every `shards` consecutive ranks hold the state once. A rank's part is
+// reduce-scattered among these ranks, then all-reduced with its copies.
 void reduce_inside(Builder& b, std::string_view name, Phase phase, Group group, double bytes, double shards) {
   b.collective(name, phase, CollectiveKind::kReduceScatter, group, bytes, std::llround(shards), 1);
 }
@@ -112,18 +112,19 @@ StaticBytes static_bytes(const StepContext& context, const ParameterCount& all) 
   const Shards whole, group = group_shards(o), optimizer = optimizer_shards(o);
   const Shards& weights = o.step.sharding == Sharding::kFsdp ? group : whole;
   const Shards& gradients = shards_gradients(o.step.sharding) ? group : whole;
-  // Transformer Engine's copies of bf16 primaries are no parameters: Megatron-FSDP does not shard them.
+  // Transformer Engine's copies of BF16 primaries are not parameters, so Megatron-FSDP does not shard them.
   const Shards& copies = !low && o.megatron_fsdp() ? whole : weights;
   const double low_precision = all.quantised_dense / copies.dense + all.quantised_expert / copies.expert;
   bytes.parameters = Bytes{2.0 * weights.own(all) + (quantised - 2.0) * low_precision};
-  // DDP's bf16 buffer that parameters are gathered in, unless it is the gradients'. FSDP gathers quantised shards.
+  // DDP's BF16 buffer for gathered parameters, unless the gradients' buffer is reused. FSDP gathers quantised shards.
   if (low && !recipe.gathers_primaries && !opt.reuse_grad_buffer && !is_fsdp(o.step.sharding))
     bytes.parameters += Bytes{2.0 * low_precision};
   if (!low && recipe.low_precision()) bytes.low_precision_copies = bytes.parameters - Bytes{2.0 * weights.own(all)};
   const ParameterCount count = all.trained(o.layer);
   const double gradient = gradient_bytes(o), own = optimizer.own(count);
   bytes.gradients = Bytes{gradient * (gradients.own(count) + count.padding)};
-  const double primary = recipe.gathers_primaries ? recipe.gathered_bytes(true) : 0.0;  // Else outside the buffers.
+  const double primary =
+      recipe.gathers_primaries ? recipe.gathered_bytes(true) : 0.0;  // Zero: they are outside the buffers.
   bytes.parameters +=
       Bytes{2.0 * (count.padding - count.low_precision_padding) + primary * count.low_precision_padding};
   const OptimizerState state = optimizer_state(o, count);
@@ -138,9 +139,9 @@ StaticBytes static_bytes(const StepContext& context, const ParameterCount& all) 
     bytes.returning = std::exchange(bytes.optimizer, Bytes{});
     bytes.host += bytes.returning - Bytes{rounding};
   }
-  // bf16 gradients are widened for the step unless the optimizer reads them directly. Masters and states below fp32 are
-  // widened a parameter group at a time (experts are a group of their own if EP > 1), and written back tensor by
-  // tensor, through a bf16 copy if they are bf16 (get_unscaled_state and _apply_scale in TE's fused_adam.py).
+  // BF16 gradients are widened for the step unless the optimizer reads them directly. Masters and states below FP32 are
+  // widened one parameter group at a time (with EP > 1 experts are a separate group). They are written back tensor by
+  // tensor, through a BF16 copy if they are BF16 (get_unscaled_state and _apply_scale in TE's fused_adam.py).
   double extra = gradient < 4.0 && !state.te_masters ? 4.0 * own * device : 0.0;
   bytes.gradient_copies = Bytes{extra};
   const std::vector<DataType> types = widened(opt);
@@ -155,9 +156,9 @@ StaticBytes static_bytes(const StepContext& context, const ParameterCount& all) 
                                          : of_dense;
   extra += device * (wide * group_size + copy * tensor);
   bytes.step_extra = Bytes{extra} + bytes.returning;
-  // The widened states of a parameter lie between the states of its neighbours (docs/memory.md#reserved). What they
-  // leave holds no tensor of the size of the hidden states, if it is smaller, and torch gives back whole pages of it
-  // alone. Known of Megatron's distributed optimizer; states that leave the device leave no holes.
+  // A parameter's widened states lie between the states of its neighbours (docs/memory.md#reserved). A hole that they
+  // leave holds no tensor of the size of the hidden states if it is smaller, and torch can give back only whole pages
+  // of it. This is known only for Megatron's distributed optimizer. States that leave the device leave no holes.
   const Bytes hole{wide * std::min(count.largest_expert, expert)},
       hidden{2.0 * rank_shape(context.model, o.layer).tokens * static_cast<double>(context.model.hidden_size)};
   if (hole > Bytes{} && hole < hidden && device >= 1.0 && bytes.returning <= Bytes{} && !is_fsdp(o.step.sharding))
@@ -189,7 +190,7 @@ OpList fsdp_ops(const StepContext& context, const ParameterCount& count) {
     }
   }
   const ParameterCount trained = count.trained(o.layer);
-  // The collective scales fp32 gradients (gradient_reduce_div_fusion), not bf16 ones; what it leaves is added to the
+  // The collective scales FP32 gradients (gradient_reduce_div_fusion), but not BF16 ones. Its result is added to the
   // shard. Source: gradient_reduce_preprocessing, _bucket_group_gradient_reduce in param_and_grad_buffer.py.
   if (gradient < 4.0)
     b.backward("fsdp_grad_scaling", Phase::kWgrad,
@@ -207,7 +208,7 @@ OpList data_parallel_ops(const StepContext& context, const ParameterCount& count
   const Optimizer& opt = o.step.optimizer;
   const double gradient = gradient_bytes(o);
   const bool sharded = o.step.sharding == Sharding::kDdpDistributedOptimizer || o.step.sharding == Sharding::kFsdpOptim;
-  // Low-precision primaries travel as they are where the recipe can (docs/formulas.md#data-parallel).
+  // Low-precision primaries are gathered as they are if the recipe can do so (docs/formulas.md#data-parallel).
   const double parameter = precision_recipe(o.layer.precision).gathered_bytes(opt.low_precision_param_gather);
   const Shards shards = group_shards(o);
   if (!shards_gradients(o.step.sharding)) {
@@ -225,13 +226,13 @@ OpList data_parallel_ops(const StepContext& context, const ParameterCount& count
 
 namespace {
 
-// What the optimizer of a rank steps over.
+// What a rank's optimizer updates.
 struct Update {
   const StepContext& context;
   const ParameterCount& count;
-  double gradient, own;  // Bytes of a gradient's element; elements of this rank's shard.
-  double own_quantised;  // Of these, cast to FP8 from the shard.
-  int launches;          // Of a multi-tensor kernel over the shard.
+  double gradient, own;  // Bytes per element of a gradient; elements of this rank's shard.
+  double own_quantised;  // Part of these that is cast to FP8 from the shard.
+  int launches;          // Launches of a multi-tensor kernel over the shard.
 };
 
 Update update_of(const StepContext& context, const ParameterCount& count) {
@@ -251,7 +252,7 @@ Update update_of(const StepContext& context, const ParameterCount& count) {
           .launches = static_cast<int>(std::max(1.0, std::ceil(own / kChunk)))};
 }
 
-// All-reduce of what ranks have in common, and the mean over the micro-batches.
+// All-reduces gradients that ranks have in common, and divides by the number of micro-batches.
 void finalize_gradients(Builder& b, const Update& u) {
   const TrainingOptions& o = u.context.options;
   b.collective("replicated_grad_reduce", Phase::kForward, CollectiveKind::kAllReduce, Group::kTp,
@@ -259,14 +260,14 @@ void finalize_gradients(Builder& b, const Update& u) {
   // The embedding group: first and last stage.
   b.collective("embedding_grad_reduce", Phase::kForward, CollectiveKind::kAllReduce, Group::kPp,
                u.gradient * u.count.shared_embedding, 2, o.pipeline.pp - 1);
-  if (!shards_gradients(o.step.sharding))  // Else scaled when they are reduced, in fsdp_ops.
+  if (!shards_gradients(o.step.sharding))  // fsdp_ops() scales the others when they are reduced.
     b.forward("grad_scaling", MemoryWork{MemoryOp::kElementwise, Bytes{2.0 * u.gradient * u.count.total()}}, 4);
 }
 
 void clip_gradients(Builder& b, const Update& u) {
   if (u.context.options.layer.precision == Precision::kFp16) {
-    // Loss scaling: gradients are divided by the scale, and all ranks ask whether one of them is infinite, for which
-    // the host waits. Source: _unscale_main_grads_and_check_for_nan in megatron/core/optimizer/optimizer.py.
+    // Loss scaling: gradients are divided by the scale. All ranks check whether one of them is infinite, and the host
+    // waits for the result. Source: _unscale_main_grads_and_check_for_nan in megatron/core/optimizer/optimizer.py.
     b.forward("unscale_gradients", MemoryWork{MemoryOp::kElementwise, Bytes{2.0 * u.gradient * u.own}}, u.launches);
     b.collective("found_inf", Phase::kForward, CollectiveKind::kAllReduce, Group::kDpCp, 4.0);
     b.forward("found_inf", HostSyncWork{}, 1);
@@ -276,8 +277,8 @@ void clip_gradients(Builder& b, const Update& u) {
   b.forward("clip", MemoryWork{MemoryOp::kOptimizer, Bytes{2.0 * u.gradient * u.own}}, u.launches);
 }
 
-// Adam reads gradient, master and states and writes master and states. States below fp32 are widened and narrowed by
-// extra passes (benchmarks/accuracy/journal.md#step-end), unless the kernel takes them as they are.
+// Adam reads gradient, master and states, and writes master and states. Additional passes widen and narrow states below
+// FP32 (benchmarks/accuracy/journal.md#step-end), unless the kernel reads them directly.
 void adam(Builder& b, const Update& u) {
   const TrainingOptions& o = u.context.options;
   const Optimizer& opt = o.step.optimizer;
@@ -293,13 +294,13 @@ void adam(Builder& b, const Update& u) {
       .updates_parameters = true;
 }
 
-// States that live on the host, and what it updates itself.
+// States that are on the host, and parameters that it updates.
 void offload_optimizer(Builder& b, const Update& u) {
   const TrainingOptions& o = u.context.options;
   const std::int64_t gpus = o.layout().world();
   if (o.step.offload.optimizer_fraction > 0.0) {
     const double moved = o.step.offload.optimizer_fraction * u.own;
-    // One tensor's copies run beside another's update with --overlap-cpu-optimizer-d2h-h2d.
+    // With --overlap-cpu-optimizer-d2h-h2d one tensor's copies run beside another's update.
     const Overlap beside = o.step.offload.overlap_optimizer_copies ? Overlap::kOffload : Overlap::kNone;
     b.forward("optimizer_offload", HostCopyWork{Bytes{kFp32 * moved}, true, gpus}).overlap = beside;
     b.forward("host_adam", HostUpdateWork{moved});
@@ -313,10 +314,10 @@ void offload_optimizer(Builder& b, const Update& u) {
   }
 }
 
-// FP8 parameters are cast from the optimizer's flat fp32 shards, tensor by tensor: amax, cast, and where GEMMs want it
-// the transpose of what was gathered. With one scale that cast transposes too, a shard being one row. Source:
-// cast_master_weights_to_fp8, post_all_gather_processing in transformer_engine/pytorch/tensor/utils.py.
-// Other weights are quantised once per step, in both layouts where the recipe needs them.
+// FP8 parameters are cast from the optimizer's flat FP32 shards, tensor by tensor: amax, cast and, if GEMMs need it,
+// the transpose of the gathered tensor. With one scale the cast also transposes, because a shard is one row. Source:
+// cast_master_weights_to_fp8, post_all_gather_processing in transformer_engine/pytorch/tensor/utils.py. Other weights
+// are quantised once per step, in both layouts if the recipe needs them.
 void quantise_weights(Builder& b, const Update& u) {
   const TrainingOptions& o = u.context.options;
   const PrecisionRecipe& recipe = b.recipe();
@@ -334,7 +335,7 @@ void quantise_weights(Builder& b, const Update& u) {
                                            : Work{MemoryWork{MemoryOp::kQuantize, Bytes{5.0 * u.own_quantised}}},
             u.launches)
       .updates_parameters = true;
-  if (transposes)  // Once they are gathered.
+  if (transposes)  // After they are gathered.
     b.forward("transpose_weights", MemoryWork{MemoryOp::kPermute, Bytes{2.0 * quantised}}, 4);
 }
 

@@ -12,7 +12,7 @@
 namespace foldwise::costmodel {
 namespace {
 
-/// Axes of a grid, as bits of a selection. kTp of the expert grid is ETP.
+/// Axes of a grid as bits of a selection. On the expert grid kTp is ETP.
 enum Axis : unsigned { kTp = 1, kCp = 2, kEp = 4, kDp = 8, kPp = 16 };
 
 struct AxisSize {
@@ -20,7 +20,7 @@ struct AxisSize {
   std::int64_t size;
 };
 
-/// Dense grid TP x CP x DP x PP or expert grid ETP x EP x EDP x PP, leftmost axis fastest: Megatron's order
+/// Dense grid TP x CP x DP x PP or expert grid ETP x EP x EDP x PP, with the leftmost axis fastest: Megatron's order
 /// tp-cp-ep-dp-pp, or tp-cp-ep-pp-dp.
 using Grid = std::array<AxisSize, 5>;
 
@@ -31,7 +31,8 @@ Grid make_grid(const Layout& layout, bool expert) {
   return {tp, cp, ep, dp, pp};
 }
 
-/// Every combination of the selected (or, if not, the other) axes' indices as a rank offset, first axis fastest.
+/// Rank offsets of all combinations of the selected axes' indices (or of the other axes' if not `selected`), first axis
+/// fastest.
 std::vector<std::int64_t> offsets(const Grid& grid, unsigned mask, bool selected) {
   std::vector<std::int64_t> result{0};
   std::int64_t stride = 1;
@@ -81,7 +82,7 @@ constexpr std::array kNamedGroups = {
     NamedGroup{"etp_ep_pp", true, kTp | kEp | kPp},
 };
 
-/// All groups of one kind: `blocks` times size * stride consecutive ranks, each block cut into
+/// All groups of one kind. There are `blocks` blocks of size * stride consecutive ranks. Each block is cut into
 /// `stride` groups that take every stride'th rank.
 struct Groups {
   std::int64_t size, stride, blocks;
@@ -93,7 +94,7 @@ Groups every(std::int64_t size, std::int64_t stride, const Layout& layout) {
 }
 
 Groups groups_of(const Layout& layout, Group group) {
-  FW_CHECK(!layout.tp_pp_dp || layout.cp == 1);                  // Else DP x CP has no one stride.
+  FW_CHECK(!layout.tp_pp_dp || layout.cp == 1);                  // Otherwise DP x CP does not have a single stride.
   const std::int64_t between = layout.tp_pp_dp ? layout.pp : 1;  // Pipeline ranks between data-parallel ones.
   switch (group) {
     case Group::kNone:
@@ -103,7 +104,7 @@ Groups groups_of(const Layout& layout, Group group) {
     case Group::kCp:
       return every(layout.cp, layout.tp, layout);
     case Group::kDpCp:
-      return every(layout.dp_cp(), layout.tp * between, layout);  // CP and DP are neighbours: one stride serves both.
+      return every(layout.dp_cp(), layout.tp * between, layout);  // CP and DP are adjacent, so one stride serves both.
     case Group::kDp:
       return every(layout.dp, layout.tp * layout.cp * between, layout);
     case Group::kEtp:
@@ -120,29 +121,30 @@ Groups groups_of(const Layout& layout, Group group) {
   return {1, 1, 1};
 }
 
-/// Blocks after which their places within `unit` ranks repeat.
+/// Number of blocks after which the places within `unit` ranks repeat.
 std::int64_t distinct_blocks(const Groups& groups, std::int64_t unit) {
   return std::min(groups.blocks, unit / std::gcd(groups.block(), unit));
 }
 
-/// The most units of `unit` consecutive ranks that a group has members in.
+/// Largest number of units of `unit` consecutive ranks in which a group has members.
 std::int64_t most_units(const Groups& groups, std::int64_t unit) {
   const auto [size, stride, blocks] = groups;
   if (stride >= unit) return size;
   std::int64_t most = 1;
   for (std::int64_t block = 0; block < distinct_blocks(groups, unit); ++block) {
-    const std::int64_t last = std::min(unit, block * groups.block() % unit + stride) - 1;  // Latest start in a unit.
+    const std::int64_t last =
+        std::min(unit, block * groups.block() % unit + stride) - 1;  // Latest start within a unit.
     most = std::max(most, (last + (size - 1) * stride) / unit + 1);
   }
   return most;
 }
 
-/// The fewest members in one of its domains that a group has whose first member is rank `start` of a domain.
+/// Fewest members in any domain of a group whose first member is rank `start` of a domain.
 std::int64_t fewest_members(std::int64_t size, std::int64_t stride, std::int64_t domain, std::int64_t start) {
   const std::int64_t first = std::min(size, ceil_div(domain - start, stride));
   if (first == size) return size;
   const std::int64_t end = start + (size - 1) * stride, last = end % domain / stride + 1;
-  const std::int64_t between = end / domain - 1;  // Domains, each with domain / stride members, rounded up or down.
+  const std::int64_t between = end / domain - 1;  // Domains with domain / stride members each, rounded up or down.
   const std::int64_t fewest = std::min(first, last);
   return between > 0 ? std::min(fewest, (size - first - last) / between) : fewest;
 }

@@ -7,15 +7,15 @@
 namespace foldwise::costmodel {
 
 ShortJob short_job(const Layout& layout, const Network& network) {
-  // Where pipeline ranks are neighbours, all of them are one stretch of ranks that repeats.
+  // If pipeline ranks are adjacent, all of them are one stretch of ranks that repeats.
   const std::int64_t stretches = layout.tp_pp_dp ? 1 : layout.pp, stage = layout.world() / stretches;
   const std::int64_t of_dp = stage / layout.dp, span = leaf_span(network);
   if (span > stage) return {.layout = layout, .repeats = {}};
-  // After a period all but data-parallel groups begin anew, and those, rings, have a member at the same place.
+  // After a period all groups begin anew, except data-parallel ones. These are rings with a member at the same place.
   const std::int64_t period = std::lcm(span, std::lcm(of_dp, layout.etp * layout.ep));
   FW_CHECK(period >= 1);
-  // Who talks to whom differs at both ends of the pipeline rank, where rings close and domains are shared with another
-  // rank. It reaches as far as the next member of a ring: a period, or the next domain.
+  // Both ends of a pipeline rank differ: rings close there, and domains are shared with another pipeline rank. An end
+  // reaches to the next member of a ring, which is a period or the next domain away.
   const std::int64_t end = period + span, times = (stage - 3 * end) / period;
   if (times < 1) return {.layout = layout, .repeats = {}};
   ShortJob job{.layout = layout, .repeats = {}};
@@ -39,7 +39,7 @@ Fabric routed(const StageTraffic& traffic, const Layout& layout, const ShortJob&
   };
   Fabric fabric(network, host_link, job.layout.world(), job.repeats);
   const auto groups_of = [&](Group group) {
-    if (group == Group::kPp) return process_groups(job.layout, "embd");  // Whose op it is: first and last stage.
+    if (group == Group::kPp) return process_groups(job.layout, "embd");  // The op belongs to the first and last stage.
     std::vector<RankGroup> groups = process_groups(stage, to_string(group));
     for (RankGroup& members : groups)
       for (std::int64_t& member : members) member = global(traffic.rank, member);
@@ -50,7 +50,7 @@ Fabric routed(const StageTraffic& traffic, const Layout& layout, const ShortJob&
   };
   for (const auto& [key, bytes] : traffic.collectives) {
     const auto& [kind, group] = key;
-    Bytes own = bytes;  // With which rings of the members that are left carry what those of all do.
+    Bytes own = bytes;  // Bytes with which rings of the remaining members carry the load of the full rings.
     if (const double all = members(layout, group), kept = members(job.layout, group); all != kept) {
       FW_CHECK(kind != CollectiveKind::kAllToAll);
       own *= wire_factor(kind, all) / wire_factor(kind, kept);

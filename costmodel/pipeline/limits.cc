@@ -13,7 +13,7 @@ Seconds makespan_upper_bound(const PipelineTimes& times) {
     once += stage.gather + stage.reduction + stage.first_forward_delay + stage.last_backward_delay;
   }
   for (const Seconds rank : times.reload) reload = std::max(reload, rank);
-  // A rank's tasks, and the way of a micro-batch up and back before them and after them.
+  // A rank's tasks, and a micro-batch's way up and back before and after them.
   const double turns = static_cast<double>(times.shape.num_microbatches) *
                            static_cast<double>(chunks_of(times.shape.kind, times.shape.vpp)) +
                        4.0 * static_cast<double>(times.stages.size());

@@ -3,11 +3,11 @@
 
 #include "costmodel/pipeline/ticks.h"
 
-// Bounds of a makespan, in closed form.
+// Closed-form bounds of a makespan.
 namespace foldwise::costmodel {
 namespace {
 
-/// Work of the busiest rank, if everything that may run merged does.
+/// Work of the busiest rank if every task that may run merged does.
 Seconds busiest_rank(const ScheduleShape& shape, const std::vector<ChunkTicks>& ticks) {
   Picoseconds most = 0;
   for (std::int64_t rank = 0; rank < shape.pp; ++rank) {
@@ -21,7 +21,7 @@ Seconds busiest_rank(const ScheduleShape& shape, const std::vector<ChunkTicks>& 
   return Seconds{static_cast<double>(most) * 1e-12};
 }
 
-/// How many of the first `n` entries of the schedule table belong to `chunk`. Closed form, O(1).
+/// Number of entries of `chunk` among the first `n` of the schedule table. Closed form, O(1).
 std::int64_t table_count(const ScheduleShape& shape, std::int64_t n, std::int64_t chunk) {
   const std::int64_t group = shape.vpp == 1 ? shape.num_microbatches : schedule_group_size(shape);
   const std::int64_t whole = n / (group * shape.vpp);                                 // Whole groups before entry n.
@@ -41,9 +41,9 @@ Seconds makespan_lower_bound(const PipelineTimes& times) {
   const bool merges = merges_pairs(shape), blocking = !times.overlap_p2p;
   const auto last_chunk = static_cast<std::size_t>((shape.vpp - 1) * shape.pp);
 
-  // One micro-batch through every stage, up and back; and through the stages above the last chunk of a rank.
+  // Time of one micro-batch through every stage, up and back; and through the stages above a rank's last chunk.
   Picoseconds all_up = 0, all_down = 0;
-  Picoseconds above_up = 0, above_down = 0;  // The transfers out of these stages included.
+  Picoseconds above_up = 0, above_down = 0;  // Including the transfers out of these stages.
   for (std::size_t x = 0; x < stages.size(); ++x) {
     all_up += stages[x].forward + stages[x].send_forward + (blocking ? stages[x].gather : 0);
     all_down += stages[x].backward + stages[x].send_backward;
@@ -62,7 +62,7 @@ Seconds makespan_lower_bound(const PipelineTimes& times) {
     above_down -= last.backward + last.send_backward;
     down += first.send_backward;
 
-    // The rank's work, blocking sends included.
+    // The rank's work, including blocking sends.
     const std::int64_t warm = num_warmup(shape, rank), pairs = total - warm;
     const std::int64_t late = std::min(warm + (merges ? 0 : 1), total);
     const std::int64_t early = std::max(pairs - (merges ? 0 : 1), std::int64_t{0});
@@ -72,7 +72,7 @@ Seconds makespan_lower_bound(const PipelineTimes& times) {
     Picoseconds savings = 0;
     for (std::int64_t chunk = 0; chunk < shape.vpp; ++chunk) {
       const ChunkTicks& stage = stages[static_cast<std::size_t>(chunk * shape.pp + rank)];
-      const std::int64_t turn = shape.vpp - 1 - chunk;  // Its backwards' chunk in the table.
+      const std::int64_t turn = shape.vpp - 1 - chunk;  // Chunk of its backwards in the table.
       const Picoseconds forward = stage.forward + (blocking ? stage.send_forward : 0);
       const Picoseconds backward = stage.backward + (blocking ? stage.send_backward : 0);
       work += m * (forward + backward) + stage.first_forward_delay + stage.last_backward_delay;
@@ -82,8 +82,8 @@ Seconds makespan_lower_bound(const PipelineTimes& times) {
     }
     work -= savings / 2;  // Each stage of a pair saves half, rounded down.
 
-    // (1) It works without a pause, once the first micro-batch has come and until the last one has left.
-    const Picoseconds tail = down - (blocking ? first.send_backward : 0);  // A blocking send is work.
+    // (1) The rank works without a pause from the arrival of the first micro-batch until the last one has left.
+    const Picoseconds tail = down - (blocking ? first.send_backward : 0);  // A blocking send counts as work.
     bound = std::max(bound, up + work + tail);
     // (2) Its first backward waits for the first micro-batch to go up through every stage and come back.
     bound = std::max(bound, all_up + above_down + work - forwards_before + tail);
@@ -96,7 +96,7 @@ Seconds makespan_lower_bound(const PipelineTimes& times) {
     up += first.forward + first.send_forward;
     down += first.backward;
   }
-  // All of it ends with the last backward of rank 0.
+  // Rank 0's last backward is followed by its reduction and its reload.
   const Picoseconds reload = times.reload.empty() ? 0 : to_ps(times.reload.front());
   return Seconds{static_cast<double>(bound + std::max(stages.front().reduction, reload)) * 1e-12};
 }

@@ -9,23 +9,23 @@
 namespace foldwise::costmodel {
 namespace {
 
-/// The task that produces each position's output, by micro-batch; -1 until it is placed.
+/// The tasks that produce the outputs of each position, by micro-batch; -1 until placed.
 struct Producers {
   std::size_t micro_batches;
-  std::vector<std::int32_t> output, transfer;  ///< [position][micro-batch]: last stretch, and its transfer if any.
+  std::vector<std::int32_t> output, transfer;  ///< [position][micro-batch]: last stretch; its transfer, if any.
   Producers(std::size_t positions, std::size_t m)
       : micro_batches(m), output(positions * m, -1), transfer(positions * m, -1) {}
   [[nodiscard]] std::size_t at(std::int64_t position, std::int32_t micro_batch) const {
     return static_cast<std::size_t>(position) * micro_batches + static_cast<std::size_t>(micro_batch);
   }
-  /// What a task at the neighbouring position waits for.
+  /// The task that a task at the neighbouring position waits for.
   [[nodiscard]] std::int32_t arrival(std::int64_t position, std::int32_t micro_batch) const {
     const std::size_t i = at(position, micro_batch);
     return transfer[i] >= 0 ? transfer[i] : output[i];
   }
 };
 
-/// Where each chunk of a rank's tasks begins and ends: its first forward, and the last task that frees.
+/// First forward of each chunk of a rank, and the last task that frees its activations.
 struct ChunkEnds {
   std::vector<std::size_t> first, last;  ///< [vpp] index into the tasks.
   ChunkEnds(const std::vector<Task>& tasks, std::int64_t vpp)
@@ -43,8 +43,8 @@ struct Outputs {
   Producers forwards, backwards;
   Outputs(std::size_t positions, std::size_t m) : forwards(positions, m), backwards(positions, m) {}
   [[nodiscard]] Producers& of(const Task& task) { return task.forward() ? forwards : backwards; }
-  /// What a task at `position` waits for: the output of its neighbour, or of the rank's own forward at the last
-  /// position, which hands over to its backward. -1 for nothing.
+  /// The task whose output a task at `position` waits for: its neighbour's, or at the last position the rank's own
+  /// forward, which hands over to its backward. -1 if none.
   [[nodiscard]] std::int32_t input_of(const ScheduleShape& shape, const Task& task, std::int64_t position) const {
     if (task.forward()) return hands_over(shape, position - 1) ? forwards.arrival(position - 1, task.micro_batch) : -1;
     return hands_over(shape, position) ? backwards.arrival(position + 1, task.micro_batch)
@@ -87,7 +87,7 @@ class RankBuilder {
   }
 
  private:
-  /// Tasks that run as one step from `i` on: two of a merged pair.
+  /// Number of tasks in the step from `i` on: two for a merged pair.
   [[nodiscard]] std::size_t steps_at(std::size_t i) const { return tasks_[i].merged ? 2 : 1; }
   [[nodiscard]] const ChunkTicks& chunk(std::int32_t number) const {
     return ticks_[static_cast<std::size_t>(number * times_.shape.pp + rank_)];
@@ -104,8 +104,8 @@ class RankBuilder {
     return node;
   }
 
-  /// Gathers and reductions that are launched once `done` tasks have ended. Where transfers block, the host launches a
-  /// gather with its chunk's first forward (run).
+  /// Launches gathers and reductions that are due after `done` tasks. With blocking transfers the host launches a
+  /// gather with its chunk's first forward (in run()).
   void launch(std::size_t done) {
     const auto due = [done](const std::vector<Launch>& launches, std::size_t next) {
       return next < launches.size() && static_cast<std::size_t>(launches[next].after) == done;
@@ -121,7 +121,7 @@ class RankBuilder {
     }
   }
 
-  /// Cuts the step at task `i` into its stretches, in `parts_`.
+  /// Cuts the step at task `i` into stretches, stored in `parts_`.
   void cut(std::size_t i, const Stretches& stretches) {
     const Task& task = tasks_[i];
     const Task* const second = task.merged ? &tasks_.at(i + 1) : nullptr;
@@ -143,7 +143,7 @@ class RankBuilder {
     if (delay > 0) parts_.push_back({.stream = Stream::kCompute, .duration_ps = delay, .label = kDelayLabel});
   }
 
-  /// Places `parts_`, the stretches of the step at task `i`, behind the step before.
+  /// Places `parts_`, the stretches of the step at task `i`, after the previous step.
   PipelineGraph::Placed run(std::size_t i) {
     PipelineGraph::Placed here{.task = tasks_[i], .first = -1, .last = before_, .before = before_};
     for (std::size_t part = i; part < i + steps_at(i); ++part) {
@@ -166,8 +166,8 @@ class RankBuilder {
     return here;
   }
 
-  /// Sends the output of `task`, of the step that `here` places. A blocking pair sends its activations first, then its
-  /// gradient.
+  /// Sends the output of `task`, which belongs to the step of `here`. A blocking pair first sends its activations, then
+  /// its gradient.
   void hand_over(const Task& task, PipelineGraph::Placed& here) {
     here.task = task;
     here.send = -1;
@@ -201,14 +201,14 @@ class RankBuilder {
   ChunkEnds ends_;
   std::vector<Launch> gathers_, reductions_;
   std::size_t next_gather_ = 0, next_reduction_ = 0;
-  std::vector<std::int32_t> gathered_;  ///< [vpp] The chunk's gather, or -1.
-  std::int32_t reduced_ = -1;           ///< Its last reduction, or -1.
-  std::int32_t before_ = -1;            ///< What the rank's next task follows.
-  std::int32_t own_send_ = -1;          ///< Transfer of the step that was placed last, where transfers block.
+  std::vector<std::int32_t> gathered_;  ///< [vpp] the chunk's gather, or -1.
+  std::int32_t reduced_ = -1;           ///< The rank's last reduction, or -1.
+  std::int32_t before_ = -1;            ///< The task before the rank's next one.
+  std::int32_t own_send_ = -1;          ///< Transfer of the step that was placed last, if transfers block.
   std::vector<Stretch> parts_;
 };
 
-/// What tasks wait for that comes from other ranks.
+/// Adds the dependencies on other ranks' tasks.
 void link_ranks(const PipelineTimes& times, const Outputs& outputs, PipelineGraph& pipeline) {
   for (std::int64_t rank = 0; rank < times.shape.pp; ++rank) {
     for (PipelineGraph::Placed& placed : pipeline.ranks[static_cast<std::size_t>(rank)]) {

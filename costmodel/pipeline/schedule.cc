@@ -6,7 +6,7 @@
 #include "costmodel/check.h"
 #include "costmodel/pipeline/study_schedules.h"
 
-// Orders only. Study schedules are in study_schedules.cc.
+// Orders without times. Study schedules are in study_schedules.cc.
 //
 // Megatron runs virtual micro-batches: all (micro-batch, chunk) pairs of a rank in one fixed order, the schedule table.
 // Micro-batches are cut in groups; inside a group every chunk runs all of the group's micro-batches before the next
@@ -20,7 +20,7 @@ void check_shape(const ScheduleShape& shape, std::int64_t rank) {
   FW_CHECK(rank >= 0 && rank < shape.pp);
 }
 
-/// Pairs (forward, backward) of the chunks in flight that a moment is judged by: what runs, and in which chunk.
+/// Whether two moments are comparable: the same direction runs in the same chunk.
 bool same_kind(const Task& a, const Task& b) { return a.forward() == b.forward() && a.chunk == b.chunk; }
 
 bool dominates(const std::vector<std::int32_t>& a, const std::vector<std::int32_t>& b) {
@@ -165,7 +165,7 @@ std::vector<Launch> reduction_launches(const ScheduleShape& shape, std::int64_t 
 }
 
 std::int64_t peak_in_flight(const ScheduleShape& shape, std::int64_t rank) {
-  // The steady phase starts a forward on top of the warm-up's, then finishes one backward, and so on.
+  // In the steady phase a forward starts on top of the warm-up's, then a backward ends, and so on.
   if (shape.kind == Schedule::kOneF1B) return std::min(num_warmup(shape, rank) + 1, shape.num_microbatches * shape.vpp);
   std::int64_t now = 0, peak = 0;
   for (const Task& task : rank_tasks(shape, rank)) {
@@ -177,7 +177,7 @@ std::int64_t peak_in_flight(const ScheduleShape& shape, std::int64_t rank) {
 
 Repetition repetition(ScheduleShape shape, std::int64_t rank) {
   const std::int64_t group = shape.vpp == 1 ? 1 : schedule_group_size(shape);
-  shape.num_microbatches = 4 * shape.pp + group;  // Enough that the cap of the warm-up does not bind.
+  shape.num_microbatches = 4 * shape.pp + group;  // Large enough that the warm-up's limit does not bind.
   return {.group = group, .period = group * shape.vpp, .warmup = num_warmup(shape, rank)};
 }
 
@@ -203,19 +203,19 @@ std::vector<InFlight> in_flight_peaks(const ScheduleShape& shape, std::int64_t r
     peaks.push_back({.count = count, .running = running});
   };
   const std::vector<Task> tasks = rank_tasks(without_repeats(shape, rank), rank);
-  // Where tasks repeat every two, the counts of every second moment go on in equal steps. Bytes are linear in them:
-  // none between the ends of such a run needs more than both.
+  // If every second task is alike, the counts at every second moment change in equal steps. Bytes are linear in the
+  // counts, so no moment inside such a run needs more than both of its ends.
   const auto repeats = [&](std::size_t i) {
     return i >= 2 && tasks[i].kind == tasks[i - 2].kind && tasks[i].chunk == tasks[i - 2].chunk &&
            tasks[i].merged == tasks[i - 2].merged;
   };
-  std::size_t ahead = 0, run = 0;  // Tasks until `ahead` that repeat, one after the other.
+  std::size_t ahead = 0, run = 0;  // Number of consecutive tasks up to `ahead` that repeat.
   for (std::size_t i = 0; i < tasks.size(); ++i) {
     const Task& task = tasks[i];
     if (task.forward()) ++of(task);
     for (; ahead < tasks.size() && ahead <= i + 2; ++ahead) run = repeats(ahead) ? run + 1 : 0;
     const bool between = i + 2 < tasks.size() && run >= 4;
-    // The two of a pair take turns layer by layer: together they hold one chunk.
+    // The two tasks of a pair alternate layer by layer, so together they hold one chunk.
     const bool shares = task.merged || (i > 0 && tasks[i - 1].merged);
     if (!between) {
       if (shares) --of(task);

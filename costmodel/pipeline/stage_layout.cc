@@ -11,15 +11,15 @@
 #include "costmodel/check.h"
 #include "costmodel/pipeline/schedule.h"
 
-// The text of a layout: E embedding, t decoder layer, m MTP layer, L loss, '|' between stages; repetition is textual
-// substitution, first of groups, then of single characters, so that "(t*4|)*2" is "t*4|t*4|" on the way.
+// The text of a layout: E embedding, t decoder layer, m MTP layer, L loss, '|' between stages. Repetition is textual
+// substitution, first of groups, then of single characters: "(t*4|)*2" becomes "t*4|t*4|".
 namespace foldwise::costmodel {
 namespace {
 
-/// No real layout comes near; keeps "t*999999999" from filling memory.
+/// Far above any real layout. Prevents "t*999999999" from filling memory.
 constexpr std::size_t kMaxExpanded = 1 << 16;
 
-/// Reads digits at `at` and moves past them; nothing if there is none. Saturates above kMaxExpanded.
+/// Reads the digits at `at` and moves past them; nothing if there are none. Saturates above kMaxExpanded.
 std::optional<std::size_t> read_count(std::string_view text, std::size_t& at) {
   const std::size_t begin = at;
   std::size_t count = 0;
@@ -37,7 +37,7 @@ bool append_repeated(std::string& out, std::string_view piece, std::size_t count
   return true;
 }
 
-/// Megatron's re.sub(r"\\(([^)]+)\\)\\*(\\d+)"): leaves what does not match as it is.
+/// Megatron's re.sub(r"\\(([^)]+)\\)\\*(\\d+)"). Text that does not match stays.
 bool expand_groups(std::string_view text, std::string& out) {
   for (std::size_t at = 0; at < text.size();) {
     if (text[at] == '(') {
@@ -88,7 +88,7 @@ std::string expanded_text(const StageLayout& layout) {
 
 std::size_t digits(std::size_t count) { return std::to_string(count).size(); }
 
-/// Length of a run of one character: as it is, or "c*n".
+/// Length of a run of one character: written out, or as "c*n".
 std::size_t run_cost(std::size_t length) { return std::min(length, 2 + digits(length)); }
 
 void append_run(std::string& out, char c, std::size_t length) {
@@ -109,7 +109,7 @@ void append_runs(std::string& out, std::string_view text) {
   }
 }
 
-// Stages of so many layers; the embedding first, MTP and loss last.
+// Stages with these numbers of layers. The embedding comes first, MTP and loss come last.
 StageLayout stages_of(const std::vector<std::int64_t>& layers, std::int64_t mtp_layers) {
   StageLayout layout;
   std::int64_t next = 0;
@@ -221,15 +221,16 @@ ParsedLayout parse_layout(std::string_view text, std::int64_t num_layers, std::i
 std::string to_layout_string(const StageLayout& stages) {
   const std::string text = expanded_text(stages);
   const std::size_t n = text.size();
-  // Shortest encoding of each suffix, backwards. A piece is a run "c" or "c*n", or a group "(...|)*n" of runs: groups
-  // do not nest, and people read one as whole stages. Ties keep the piece found first (runs before groups, short
-  // periods before long ones).
+  // Shortest encoding of each suffix, from the end. A piece is a run "c" or "c*n", or a group "(...|)*n" of runs.
+  // Groups do not nest and consist of whole stages. Among equals the piece found first is kept: runs before groups,
+  // short periods before long ones.
   struct Best {
     std::size_t cost = 0;
-    std::size_t period = 0, repeats = 0;  ///< period 1: a run of `repeats` characters; else a group.
+    std::size_t period = 0, repeats = 0;  ///< period 1: a run of `repeats` characters. Otherwise a group.
   };
   std::vector<Best> best(n + 1);
-  std::vector<std::size_t> same(n + 1, 0);  // [period] Characters from i on that are as those a period later.
+  std::vector<std::size_t> same(n + 1,
+                                0);  // [period] number of characters from i on that equal those one period later.
   for (std::size_t i = n; i-- > 0;) {
     Best& here = best[i];
     here.cost = std::numeric_limits<std::size_t>::max();

@@ -8,13 +8,12 @@
 
 #include "costmodel/check.h"
 
-// Schedules that the literature describes and Megatron does not run; sources in schedule.h. Each is a function from the
+// Schedules from the literature that Megatron does not run; schedule.h has the sources. Each is a function from the
 // shape to one rank's list.
 namespace foldwise::costmodel {
 namespace {
 
-/// A list in the making: the micro-batches of each chunk and direction come in order, so a task is named by its kind
-/// and chunk alone.
+/// Builds a list. Micro-batches of each chunk and direction come in order, so kind and chunk identify a task.
 class Order {
  public:
   explicit Order(std::size_t tasks) { tasks_.reserve(tasks); }
@@ -62,7 +61,7 @@ std::vector<Task> zb_h1(std::int64_t pp, std::int64_t m, std::int64_t rank) {
 }
 
 std::vector<Task> zb_v(std::int64_t pp, std::int64_t micro_batches, std::int64_t rank) {
-  // Of fewer micro-batches than fill the pipeline, the order is that of enough, without the ones that do not exist.
+  // With fewer micro-batches than fill the pipeline, the order is that for enough, without the missing ones.
   const std::int64_t m = std::max(2 * pp - 1, micro_batches);
   Order order(static_cast<std::size_t>(6 * m));
   const auto both = [&order](std::int32_t chunk) {
@@ -96,13 +95,13 @@ std::vector<Task> zb_v(std::int64_t pp, std::int64_t micro_batches, std::int64_t
   return tasks;
 }
 
-/// Steps 1 to 8 of DualPipe on `ranks` ranks that each hold two phases: `near`, whose micro-batches enter at rank 0,
-/// and `far`, whose micro-batches come back from the last of these ranks. `m` micro-batches run through each.
+/// Steps 1 to 8 of DualPipe on `ranks` ranks, which each hold two phases. Micro-batches of `near` enter at rank 0.
+/// Those of `far` come back from the last of these ranks. `m` micro-batches run through each phase.
 std::vector<Task> dual_pipe(std::int64_t ranks, std::int64_t m, std::int64_t rank, std::int32_t near) {
   FW_CHECK(m >= 2 * ranks, "DualPipe needs two micro-batches a stage and direction");
   const std::int32_t far = 1 - near;
   Order order(static_cast<std::size_t>(6 * m));
-  std::deque<std::int32_t> delayed;  // Chunks whose weight gradients wait.
+  std::deque<std::int32_t> delayed;  // Chunks whose weight gradients are delayed.
   const auto split_backward = [&](std::int32_t chunk) {
     order.input_gradient(chunk);
     delayed.push_back(chunk);
@@ -123,7 +122,7 @@ std::vector<Task> dual_pipe(std::int64_t ranks, std::int64_t m, std::int64_t ran
     order.forward(far);
   }
   for (std::int64_t i = 0; i < m - 2 * ranks + rank + 1; ++i) {
-    const bool overlaps = i > 0 || after > 0;  // The first pair at the turn is left apart: a smaller bubble.
+    const bool overlaps = i > 0 || after > 0;  // The first pair at the turn is not merged, for a smaller bubble.
     order.forward(near, overlaps);
     order.backward(far);
     order.forward(far, true);
@@ -171,7 +170,7 @@ std::vector<Task> study_tasks(const ScheduleShape& shape, std::int64_t rank) {
     case Schedule::kZbV:
       return zb_v(shape.pp, m, rank);
     case Schedule::kDualPipe: {
-      // The second half of the ranks is the first half seen from the other end.
+      // The second half of the ranks mirrors the first half.
       FW_CHECK(shape.pp % 2 == 0 && m % 2 == 0);
       return dual_pipe(shape.pp / 2, m / 2, std::min(rank, shape.pp - 1 - rank), 2 * rank < shape.pp ? 0 : 1);
     }

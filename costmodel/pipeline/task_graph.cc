@@ -13,13 +13,13 @@
 namespace foldwise::costmodel {
 namespace {
 
-/// Of the task at an edge's first end, negative: the shortest path is the longest one.
+/// Negative duration of the task at the edge's begin: the shortest path is then the longest one.
 struct EdgeWeight {
   std::int64_t ps = 0;
 };
 using Weighted = boost::compressed_sparse_row_graph<boost::directedS, boost::no_property, EdgeWeight>;
 
-/// Edges to be, all known before the graph is made.
+/// Edges, collected before the graph is built.
 struct Edges {
   std::vector<std::pair<std::size_t, std::size_t>> ends;
   std::vector<EdgeWeight> weights;
@@ -36,7 +36,7 @@ struct Edges {
   }
 };
 
-// Longest distance from `source` to the start of every task along edges that carry the duration of their first end.
+// Longest distance from `source` to the start of every task. An edge has the duration of the task at its begin.
 std::vector<std::int64_t> longest_from(const Weighted& graph, std::size_t source) {
   std::vector<std::int64_t> distance(num_vertices(graph));
   dag_shortest_paths(graph, source, boost::distance_map(distance.data()).weight_map(get(&EdgeWeight::ps, graph)));
@@ -64,7 +64,7 @@ std::vector<std::int32_t> TaskGraph::last_of_streams() const {
 
 Execution execute(const TaskGraph& graph) {
   const std::vector<GraphTask>& tasks = graph.tasks();
-  // Edges by their first end.
+  // Edges sorted by the task at their begin.
   std::vector<std::int32_t> first(tasks.size() + 1, 0), later(graph.edges().size()), waits(tasks.size(), 0);
   for (const auto& [from, to] : graph.edges()) {
     ++first[static_cast<std::size_t>(from) + 1];

@@ -10,26 +10,26 @@
 #include "costmodel/pipeline/pipeline_graph.h"
 #include "costmodel/pipeline/ticks.h"
 
-// The fast engine, for 1F1B at chunk level: a search simulates thousands of candidates. pipeline_graph.h is the general
-// one, and the tests hold the two equal.
+// The fast engine for 1F1B at chunk level, because a search simulates thousands of candidates. pipeline_graph.h has the
+// general engine, and tests hold the two equal.
 //
-// Every rank's order is fixed, so no event queue is needed: a rank runs its next tasks for as long as their inputs are
-// known, then the next rank has its turn. Each task is executed once, when its start is known for good; the order of
-// the turns cannot change a time. Forwards travel up the ranks and backwards down, so the turns sweep up and down.
+// Every rank's order is fixed, so no event queue is needed. A rank runs its next tasks as long as their inputs are
+// known, and then the next rank has its turn. Each task is executed once, when its start is final, so the order of
+// turns cannot change a time. Forwards travel up the ranks and backwards down, so the turns sweep up and down.
 //
-// An input is a time in an array over (virtual stage, micro-batch), written by the task that produces it, kUnknown
-// until then. A task writes its output straight into the neighbour's slot, transfer included. A backward waits for the
-// backward of the next stage only: that one waited for its own forward, which waited for ours.
+// An input is a time in an array over (virtual stage, micro-batch). The task that produces it writes it, and it is
+// kUnknown before. A task writes its output, including the transfer, into its neighbour's slot. A backward waits only
+// for the backward of the next stage, because that one has waited for its own forward, which has waited for ours.
 //
-// A chunk's first forward and last backward differ from the others (gather, delays): their items name a second entry of
-// the chunk, at vpp + chunk. They never run in a pair: warm-up and cool-down are longer than that.
+// A chunk's first forward and last backward differ from the others (gather, delays). Their items refer to a second
+// entry of the chunk, at vpp + chunk. They never run in a pair, because warm-up and cool-down are long enough.
 namespace foldwise::costmodel {
 namespace {
 
 constexpr Picoseconds kUnknown = -1;
 constexpr auto kNever = static_cast<std::size_t>(-1);
 
-/// Buffers of one simulation, kept from call to call: the search calls millions of times.
+/// Buffers of one simulation. They are reused, because a search calls this millions of times.
 struct Scratch {
   struct Item {
     std::int32_t chunk;  ///< Entry of the rank's ticks.
@@ -39,27 +39,27 @@ struct Scratch {
     std::size_t next_forward = 0, next_backward = 0, warm = 0;
     Picoseconds free = 0;
     Picoseconds sent_forward = 0, sent_backward = 0;  ///< Ends of its last transfers of activations and of gradients.
-    std::size_t launched = 0, next_launch = 0;        ///< Gathers and reductions; the next one's Launch::after.
+    std::size_t launched = 0, next_launch = 0;        ///< Number of collectives launched; the next one's Launch::after.
     Picoseconds collected = 0;                        ///< End of its last gather or reduction.
     Picoseconds reloaded = 0;                         ///< End of its reload.
   };
   struct Collective {
-    std::size_t after;  ///< Launch::after.
+    std::size_t after;  ///< See Launch::after.
     std::size_t chunk;  ///< vpp + chunk for a reduction.
   };
-  ScheduleShape shape{.num_microbatches = 0};  ///< Shape that `forwards`, `backwards` and `warm` belong to.
+  ScheduleShape shape{.num_microbatches = 0};  ///< Shape of `forwards`, `backwards` and `warm`.
   std::vector<Item> forwards, backwards;       ///< The schedule table.
   std::vector<std::size_t> warm;               ///< [rank]
   std::vector<Collective> collectives;         ///< [rank][2 vpp + 1] gathers, reductions, and one that never comes.
   std::vector<Picoseconds> gathered;           ///< [rank][chunk] end of its gather.
-  std::vector<ChunkTicks> ticks;               ///< [rank][2 vpp], so that a rank's are together.
+  std::vector<ChunkTicks> ticks;               ///< [rank][2 vpp], so that a rank's ticks are adjacent.
   std::vector<ChunkTicks> by_stage;            ///< As PipelineTimes::stages.
   std::vector<Picoseconds> forward_input, backward_input;  ///< [stage][micro-batch]
   std::vector<Rank> ranks;
   std::vector<Picoseconds> reload;  ///< As PipelineTimes::reload.
 };
 
-/// For `times` on this shape, which may have fewer micro-batches.
+/// Prepares for `times` on this shape, which may have fewer micro-batches.
 void prepare(const PipelineTimes& times, const ScheduleShape& shape, Scratch& scratch) {
   const auto pp = static_cast<std::size_t>(shape.pp), vpp = static_cast<std::size_t>(shape.vpp);
   const auto m = static_cast<std::size_t>(shape.num_microbatches);
@@ -112,7 +112,7 @@ void prepare(const PipelineTimes& times, const ScheduleShape& shape, Scratch& sc
   }
 }
 
-/// A rank's turn: its tasks until one waits for an input that is not known. `record` sees every task, a rank's in issue
+/// A rank's turn: runs its tasks until one waits for an unknown input. `record` gets every task of a rank in issue
 /// order: rank, start, end, its blocking transfer, its wait for a gather.
 template <bool kBlocking, bool kMerges, typename Record>
 class Turn {
@@ -134,7 +134,7 @@ class Turn {
         record_(record),
         state_(scratch.ranks[rank]) {}
 
-  /// The rank behind it, and whether any task ran.
+  /// Returns whether any task ran, and writes the rank's new state to `rank`.
   bool take(Scratch::Rank& rank) {
     const std::size_t before = done();
     for (;;) {
@@ -167,7 +167,7 @@ class Turn {
     state_.next_launch = collectives_[++state_.launched].after;
   }
 
-  // Outputs land in the neighbouring stage's slot; the last stage's forward is the input of its own backward.
+  // Outputs go to the neighbouring stage's slot. The last stage's forward is the input of its own backward.
   void deliver_forward(std::size_t slot, Picoseconds end, Picoseconds send) {
     if (slot + m_ < slots_)
       forward_input_[slot + m_] = state_.sent_forward = std::max(end, state_.sent_forward) + send;
@@ -178,7 +178,7 @@ class Turn {
     if (slot >= m_) backward_input_[slot - m_] = state_.sent_backward = std::max(end, state_.sent_backward) + send;
   }
 
-  // Each: false if its input is not known.
+  // Each of these runs the next task or pair; false if an input is unknown.
   bool pair() {
     const Item f = forwards_[state_.next_forward], b = backwards_[state_.next_backward];
     const Picoseconds f_ready = forward_input_[slot_of(f)], b_ready = backward_input_[slot_of(b)];
@@ -186,7 +186,7 @@ class Turn {
     const ChunkTicks &ft = ticks_[f.chunk], &bt = ticks_[b.chunk];
     const Picoseconds start = std::max({state_.free, f_ready, b_ready}), end = start + merged_pair(ft, bt);
     state_.free = kBlocking ? end + ft.send_forward + bt.send_backward : end;
-    // A blocking pair sends its activations first, then its gradient.
+    // A blocking pair first sends its activations, then its gradient.
     deliver_forward(slot_of(f), end, ft.send_forward);
     deliver_backward(slot_of(b), kBlocking ? end + ft.send_forward : end, bt.send_backward);
     record_(rank_, start, end, kBlocking ? ft.send_forward : 0, 0);
@@ -236,7 +236,7 @@ class Turn {
   Picoseconds* const forward_input_;
   Picoseconds* const backward_input_;
   const Record& record_;
-  Scratch::Rank state_;  ///< A copy: no other rank writes it.
+  Scratch::Rank state_;  ///< A copy, because no other rank writes it.
 };
 
 /// Runs the schedule in `scratch`.
@@ -281,20 +281,21 @@ Picoseconds execute(const PipelineTimes& times, const ScheduleShape& shape, Scra
   return merges ? run<true, true>(shape, scratch, record) : run<true, false>(shape, scratch, record);
 }
 
-/// Where a schedule repeats itself. Pair q of a rank is its forward warm-up + q and its backward q. Between the first
-/// forwards of the chunks and the last backwards, pair q + period is pair q, `group` micro-batches later, and waits for
-/// nothing more than `lag` pairs before it. So where all times of lag + 1 pairs in turn are one `shift` later in the
-/// next period, all that follow are, up to the last backwards, and those are `shift` later for each group more.
+/// Shows where a schedule repeats itself. Pair q of a rank is its forward warm-up + q and its backward q. Between the
+/// first forwards and the last backwards of the chunks, pair q + period is pair q of the micro-batches one `group`
+/// later. It waits for nothing more than `lag` pairs earlier. So if all times of lag + 1 consecutive pairs are the same
+/// `shift` later in the next period, so are all following pairs up to the last backwards. These are then `shift` later
+/// for each further group.
 struct Repeats : Repetition {
   explicit Repeats(const ScheduleShape& shape)
       : Repetition(repetition(shape, 0)),
         lag(2 * group + 2),
         least(group + lag + 2 * period + std::max(warmup, period)) {}
   std::int64_t lag;
-  std::int64_t least;  ///< Forwards of whole groups that a run needs to show it, if its pair `group` is steady.
+  std::int64_t least;  ///< Forwards of whole groups that a run needs to show this, if its pair `group` is steady.
 };
 
-/// The shift of the pairs from `first` on, if all have the same.
+/// The common shift of the pairs from `first` on; nothing if they differ.
 std::optional<Picoseconds> shift_from(const Repeats& repeats, std::int64_t first, const ScheduleShape& shape,
                                       const Scratch& scratch, const std::vector<Picoseconds>& ends) {
   const auto pp = static_cast<std::size_t>(shape.pp), m = static_cast<std::size_t>(shape.num_microbatches);
@@ -313,21 +314,22 @@ std::optional<Picoseconds> shift_from(const Repeats& repeats, std::int64_t first
       if (ended[2 * (q + period)] - ended[2 * q] != shift || ended[2 * (q + period) + 1] - ended[2 * q + 1] != shift ||
           later(scratch.backward_input, scratch.backwards, q) != shift)
         return std::nullopt;
-      const bool loads = rank == 0 && static_cast<std::size_t>(scratch.forwards[warm + q].slot) < m;  // Data: at 0.
+      const bool loads =
+          rank == 0 && static_cast<std::size_t>(scratch.forwards[warm + q].slot) < m;  // Data is available at 0.
       if (!loads && later(scratch.forward_input, scratch.forwards, warm + q) != shift) return std::nullopt;
     }
   }
   return shift;
 }
 
-/// The makespan by a run with fewer groups of micro-batches, if that shows how the others go on.
+/// The makespan from a run with fewer groups of micro-batches, if that shows how the others continue.
 std::optional<Picoseconds> by_repeats(const PipelineTimes& times) {
   struct Short {
     Scratch scratch;
-    std::vector<Picoseconds> ends;  ///< [rank][2 m vpp] of the tasks, in issue order.
+    std::vector<Picoseconds> ends;  ///< [rank][2 m vpp] ends of the tasks, in issue order.
     std::vector<std::size_t> next;  ///< [rank]
   };
-  constexpr std::int64_t kSettling = 16;  // Pairs, after which most pipelines are steady.
+  constexpr std::int64_t kSettling = 16;  // Pairs after which most pipelines are steady.
   thread_local Short run;
   const Repeats repeats(times.shape);
   ScheduleShape shape = times.shape;
@@ -349,7 +351,7 @@ std::optional<Picoseconds> by_repeats(const PipelineTimes& times) {
 
 }  // namespace
 
-// Work is not done faster than the longer of the two halves.
+// A pair takes at least as long as the longer of its two tasks.
 std::int64_t merged_pair(const ChunkTicks& forward, const ChunkTicks& backward) {
   return std::max({forward.forward + backward.backward - (forward.saving + backward.saving) / 2, forward.forward,
                    backward.backward});

@@ -11,29 +11,29 @@
 namespace foldwise::costmodel {
 namespace {
 
-/// Of a step: a schedule's times are whole picoseconds, and lines of the detail below it are left out.
+/// Share of a step that is ignored: schedules have whole picoseconds, and smaller lines of the detail are left out.
 constexpr double kRounding = 1e-9;
 
-/// Tier that bounds a message, and what one GPU sends over it.
+/// The slowest tier of a message, and the bytes that one GPU sends over it.
 std::pair<std::string, Bytes> slowest_tier(const LinkBytes& bytes) {
   if (bytes.spine > Bytes{}) return {"spine", bytes.spine};
   if (bytes.nic > Bytes{}) return {"nic", bytes.nic};
   return {"nvlink", bytes.nvlink};
 }
 
-/// Sums of a step by kind, group and tier, and the messages behind them.
+/// Sums over a step by kind, group and tier, and the messages behind them.
 class Traffic {
  public:
-  /// Of the GPUs of a pipeline rank.
+  /// Traffic of a pipeline rank's GPUs.
   Traffic(const StepContext& context, std::int64_t rank) : context_(context) { traffic_.rank = rank; }
 
-  /// `times` runs of a list.
+  /// Adds `times` runs of a list.
   void add(const OpList& list, double times) {
     for (const std::vector<Op>* ops : {&list.forward, &list.backward})
       for (const Op& op : *ops) add(op, times);
   }
 
-  /// `times` transfers to the rank of another stage.
+  /// Adds `times` transfers to the rank of another stage.
   void send(const Op& op, std::int64_t to_rank, double times) {
     add(op, times, false);
     traffic_.sent[to_rank] += times * std::get<CollectiveWork>(op.work).bytes;
@@ -59,8 +59,8 @@ class Traffic {
     }
   }
 
-  /// Longest first; what `detail` says of a kind and group is exposed, of its tiers alike. The rest runs beside
-  /// `compute`, which slows it down.
+  /// Entries, longest first. The exposed time of a kind and group in `detail` is shared by its tiers in proportion. The
+  /// rest runs beside `compute`, which slows it down.
   [[nodiscard]] std::vector<CommunicationEntry> entries(const std::vector<DetailEntry>& detail,
                                                         const ComputeSum& compute, Seconds step) const {
     std::map<std::pair<std::string, std::string>, Seconds> exposed, total;
@@ -85,7 +85,7 @@ class Traffic {
     return result;
   }
 
-  /// Of each tier, every message routed.
+  /// The busiest link of each tier, with every message routed.
   [[nodiscard]] std::vector<LinkLoad> busiest_links() const {
     const Network& network = context_.hardware.network;
     const Layout layout = context_.options.layout();

@@ -6,9 +6,9 @@
 namespace foldwise::costmodel {
 namespace {
 
-// Communication that runs beside `window` of work: what of it is left when the window ends, and how much longer the
-// window's work takes. The one place that decides this for a step's data-parallel collectives and Megatron-FSDP's.
-// `starts`: collectives that find kernels running.
+// Communication beside a `window` of work: the communication left at the end of the window, and the delay of the
+// window's work. Only this decides the overlap of a step's data-parallel collectives and of Megatron-FSDP's. `starts`:
+// number of collectives that must wait for running kernels.
 struct Beside {
   CommunicationSum left;
   Seconds delay{};
@@ -24,9 +24,9 @@ Beside beside(const StepContext& context, const ComputeSum& window, const Commun
 
 // Buckets of a chunk's data-parallel collectives.
 struct Buckets {
-  double most = 1.0;                     // Of the dense or of the expert buffer.
-  Seconds gather{}, reduction{};         // Of one bucket of each.
-  CommunicationSum gathers, reductions;  // Of all.
+  double most = 1.0;                     // Number of buckets of the dense or of the expert buffer, whichever is larger.
+  Seconds gather{}, reduction{};         // Of one bucket.
+  CommunicationSum gathers, reductions;  // Of all buckets.
 };
 Buckets buckets_of(const StepContext& context, const ParameterCount& count) {
   const auto size = static_cast<double>(bucket_size(context.options));
@@ -92,7 +92,7 @@ void add_data_parallel(const StepContext& context, std::int64_t rank, Seconds up
     if (buckets.most > 1.0)
       first.gather =
           piecewise(context, buckets.gathers, buckets.gather, mix(0, (1.0 - 1.0 / buckets.most) * first.forward));
-    if (o.step.overlaps.param_gather_with_optimizer_step) {  // Beside the update of the other chunks.
+    if (o.step.overlaps.param_gather_with_optimizer_step) {  // It runs beside the update of the other chunks.
       const double others = 1.0 - cost.cost.parameters.total() / c.parameters[static_cast<std::size_t>(rank)].total();
       first.gather = beside(context, {.time = others * update}, cost.gather).cost();
     }
@@ -106,7 +106,7 @@ void add_data_parallel(const StepContext& context, std::int64_t rank, Seconds up
       left = b.left;
     }
   }
-  if (!o.step.overlaps.dp_grad) {  // All of them when the last backward has ended.
+  if (!o.step.overlaps.dp_grad) {  // All reductions run after the last backward.
     for (std::int64_t chunk = 0; chunk < shape.vpp; ++chunk) first.reduction += c.stage(at(chunk)).reduction.time;
     return;
   }
@@ -119,7 +119,7 @@ void add_data_parallel(const StepContext& context, std::int64_t rank, Seconds up
     beside_it.last_backward_delay = b.delay;
     left = b.left;
   }
-  // Aligned reductions of an interleaved schedule start after the backward, not bucket by bucket within it.
+  // Aligned reductions of an interleaved schedule start after the backward, and not bucket by bucket within it.
   first.reduction = shape.vpp == 1 && buckets.most > 1.0
                         ? piecewise(context, buckets.reductions, buckets.reduction,
                                     mix(0, (1.0 - 1.0 / buckets.most) * first.backward))

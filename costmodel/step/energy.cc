@@ -7,7 +7,7 @@
 namespace foldwise::costmodel {
 namespace {
 
-/// Joules above the base of one micro-batch. Attention counts with BF16's energy, as for the clocks.
+/// Joules of one micro-batch above the base. Attention counts with BF16's energy, as for the clocks.
 double product_energy(const std::vector<Op>& ops, const PowerSpec& power) {
   double joules = 0.0;
   for (const Op& op : ops) {

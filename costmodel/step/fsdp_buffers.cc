@@ -39,7 +39,7 @@ class Walk {
     if (in_units_ > 0.0) parameter_bytes_ = bytes / in_units_;
     for (const FsdpModule& module : modules_)
       units_before_.push_back(units_before_.back() + (module.unit ? module.parameters : 0.0));
-    // suggested_communication_unit_size. The comment there calls a billion a cap; the code takes the larger.
+    // suggested_communication_unit_size. Its comment calls a billion a cap, but the code takes the larger value.
     constexpr double kLeast = 1e9;
     most_queued_ =
         std::max(kLeast, gathers_ ? 2.0 * in_units_ / std::max(1.0, units) : static_cast<double>(bucket_size(o)));
@@ -49,7 +49,7 @@ class Walk {
   [[nodiscard]] FsdpMemory result() const {
     FsdpMemory result{.memory = {}, .whole = whole_};
     MemoryProfile& memory = result.memory;
-    Bytes before{}, after{};  // What the modules before keep, and those after left at rest.
+    Bytes before{}, after{};  // Kept by earlier modules, and left at rest by later ones.
     for (const FsdpModule& module : modules_) memory.rests += module.memory->rests;
     after = memory.rests;
     double gathered_most = 0.0, waiting_most = 0.0;
@@ -74,7 +74,7 @@ class Walk {
           std::max(memory.backward_high, before + module.memory->backward_high + after +
                                              Bytes{parameter_bytes_ * gathered + gradient_bytes_ * waiting});
       after += module.memory->rests;
-      // With a module's gradients complete, older ones leave the queue until it is short enough for them.
+      // When a module's gradients are complete, older ones leave the queue until it is short enough.
       for (; queued > most_queued_; queue.pop_front()) queued -= queue.front();
       queue.push_back(module.trained);
       queued += module.trained;
@@ -84,7 +84,7 @@ class Walk {
   }
 
  private:
-  // Of the units from module `first` on, or before it, as many as are gathered ahead: until they are half a queue.
+  // Elements of the units gathered ahead from module `first` on, or before it: as many as make half a queue.
   [[nodiscard]] double ahead_of(std::size_t first) const {
     const auto begin = units_before_.begin() + static_cast<std::ptrdiff_t>(first);
     const auto end = std::lower_bound(begin, units_before_.end(), *begin + most_queued_ / 2.0);
@@ -96,14 +96,14 @@ class Walk {
     return *end - (begin == units_before_.begin() ? 0.0 : *std::prev(begin));
   }
   [[nodiscard]] bool head(std::size_t i) const { return i + 1 == modules_.size() && !modules_[i].unit; }
-  // What is outside of units has the first groups, so the head gathers the first units ahead, in vain.
+  // Modules outside units have the first groups. So the head gathers the first units ahead, in vain.
   [[nodiscard]] double gathered_in_forward(std::size_t i) const {
     if (!gathers_) return 0.0;
     if (head(i)) return by_head_;
     return modules_[i].unit ? modules_[i].parameters + ahead_of(i + 1) : ahead_of(i);
   }
-  // Beside the head they are still there. The unit before it finds those that it would gather ahead, and gathers itself
-  // alone; then they go, unless there are no others.
+  // Beside the head, the units gathered in vain are still there. The unit before the head finds those that it would
+  // gather ahead, and is gathered alone. Then the others are freed, unless there are none.
   [[nodiscard]] double gathered_in_backward(std::size_t i) const {
     if (!gathers_) return 0.0;
     if (head(i)) return by_head_;
@@ -115,12 +115,12 @@ class Walk {
   bool gathers_;
   double gradient_bytes_;
   std::vector<FsdpModule> modules_;
-  std::vector<double> units_before_ = {0.0};  ///< [modules + 1] Elements of units before a module.
+  std::vector<double> units_before_ = {0.0};  ///< [modules + 1] elements of units before a module.
   double in_units_ = 0.0;
-  double parameter_bytes_ = 2.0;  ///< Of one that is gathered, in the mean of the units.
+  double parameter_bytes_ = 2.0;  ///< Bytes per gathered element, averaged over the units.
   Bytes whole_{};
-  double most_queued_ = 0.0;  ///< Of gradients that wait for their reduction; half as many are gathered ahead.
-  double by_head_ = 0.0;      ///< Gathered ahead by the head.
+  double most_queued_ = 0.0;  ///< Elements of gradients that wait for their reduction. Half as many are gathered ahead.
+  double by_head_ = 0.0;      ///< Elements that the head gathers ahead.
 };
 
 }  // namespace
@@ -133,7 +133,7 @@ MemoryProfile chunk_memory(std::span<const ChunkPart> parts) {
 
 FsdpMemory fsdp_memory(const TrainingOptions& o, std::span<const ChunkPart> parts) {
   if (o.megatron_fsdp()) return Walk(o, parts).result();
-  // TorchTitan, on FSDP2: two units of each.
+  // TorchTitan, on FSDP2: two units each of parameters and gradients.
   FsdpMemory result{.memory = chunk_memory(parts)};
   double all = 0.0, units = 0.0;
   for (const ChunkPart& part : parts) {

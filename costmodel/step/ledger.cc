@@ -76,7 +76,7 @@ LedgerLine tail_line(const Op& op, Seconds time) {
   return line;
 }
 
-// Ops of one direction of a piece; what overlaps inside it is hidden as block_cost hides it.
+// Lines of the ops in one direction of a piece. Overlap inside it is hidden as in block_cost().
 std::vector<LedgerLine> lines_of(const BuildContext& context, const std::vector<Op>& ops) {
   const std::array<OverlapShares, kOverlaps> shares = overlap_shares(context, ops);
   std::vector<LedgerLine> lines;
@@ -122,7 +122,7 @@ void scale(std::vector<LedgerLine>& lines, Seconds target, const Chosen& chosen)
     if (chosen(line)) line.exposed *= share;
 }
 
-// Takes `time` out of the lines of the first choice, what they do not have of the next.
+// Subtracts `time` from the lines of the first choice; what they lack is subtracted from the next.
 void take(std::vector<LedgerLine>& lines, Seconds time, const std::vector<Chosen>& choices) {
   for (const Chosen& chosen : choices) {
     const Seconds sum = sum_of(lines, chosen), taken = std::min(time, sum);
@@ -132,8 +132,8 @@ void take(std::vector<LedgerLine>& lines, Seconds time, const std::vector<Chosen
   }
 }
 
-// What copies hide, what the host leaves idle, what Megatron-FSDP exposes and what the power limit adds is known only
-// for a whole chunk: its lines are scaled to it.
+// Some values are known only for a whole chunk: hidden copies, idle time of the host, exposed time of Megatron-FSDP,
+// and the effect of the power limit. The lines are scaled to them.
 void match(const StepContext& context, const DirectionCost& cost, Seconds transfers, Seconds host,
            const std::vector<Op>& fsdp, std::vector<LedgerLine>& lines) {
   const auto cause = [](Cause one) { return [one](const LedgerLine& l) { return l.cause == one; }; };
@@ -226,7 +226,7 @@ std::vector<ChunkLedger> chunk_ledgers(const Step& step) {
 
 namespace {
 
-// The rank's ops once per step, in order, each with the share of its time that nothing hides.
+// Visits the rank's once-per-step ops in order, with the exposed share of each op's time.
 void for_step_ops(const Step& step, std::int64_t rank, const DataParallelCost& cost,
                   const std::function<void(const Op&, double exposed)>& visit) {
   const StepContext& context = step.context;
@@ -255,7 +255,7 @@ std::vector<StepPart> step_parts(const Step& step, std::int64_t rank, const Data
   for_step_ops(step, rank, cost, [&](const Op& op, double exposed) {
     const Seconds time = op_time(op, step.context.hardware);
     const Activity activity = tail_line(op, time).activity;
-    const auto same = std::find_if(parts.begin(), parts.end(), [&](const StepPart& p) {  // One line a name.
+    const auto same = std::find_if(parts.begin(), parts.end(), [&](const StepPart& p) {  // One line per name.
       return p.name == op.name && p.activity == activity;
     });
     StepPart& part = same != parts.end() ? *same : parts.emplace_back(StepPart{.name = op.name, .activity = activity});

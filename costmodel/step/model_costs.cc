@@ -11,7 +11,7 @@ BlockCost layer_cost(const BuildContext& context, const LayerSpec& layer, BlockC
   const IssueClock pair = mlp.pair_begin.then(cost.forward.clock).then(mlp.pair).then(cost.backward.clock);
   cost += mlp;
   cost.pair = pair;
-  // Full recomputation rebuilds the whole layer before its backward: both halves exist at once.
+  // Full recomputation rebuilds the whole layer before its backward, so both halves exist at once.
   if (context.options.recompute.granularity == RecomputeGranularity::kFull)
     cost.memory = cache.get(context, Piece::kLayer, layer).memory;
   return cost;

@@ -6,8 +6,8 @@
 namespace foldwise::costmodel {
 namespace {
 
-// The weight gradient that `op` adds to main_grad, if autograd has handed it over as a tensor of its own: bf16, of the
-// 10 bytes that the sum reads and writes per element.
+// Size of the weight gradient that `op` adds to main_grad, if autograd passed it as a separate tensor. It is BF16: 2 of
+// the 10 bytes per element that the sum reads and writes.
 Bytes handed_over(const Op& op) {
   const auto* work = std::get_if<MemoryWork>(&op.work);
   return work != nullptr && work->op == MemoryOp::kReduce ? work->bytes / 5.0 : Bytes{};
@@ -17,7 +17,7 @@ Bytes sized(const InPiece& in, Bytes balanced, Bytes loaded) {
   return std::max(Bytes{}, balanced + in.excess / (kLoad - 1.0) * (loaded - balanced));
 }
 
-// Ops of the piece's backward that recompute it.
+// Number of ops at the begin of the piece's backward that recompute it.
 std::size_t recomputed(const InPiece& in) {
   const std::vector<Op>& ops = in.piece->balanced.backward;
   const auto first = std::ranges::find_if(ops, [](const Op& op) { return op.phase != Phase::kRecompute; });
@@ -101,8 +101,8 @@ void PieceReplay::synchronise() {
   look();
 }
 
-// The allocator sees what the device has passed: as far as the host has come, or in a capture of the whole
-// iteration, which knows the order of its nodes (graph_capture_record_stream_reuse), all that was captured before.
+// Tells the allocator how far the device is: as far as the host knows. A capture of the whole iteration knows the order
+// of its nodes (graph_capture_record_stream_reuse), so there everything captured before has passed.
 void PieceReplay::look() {
   const bool capture = graph_.impl == GraphImpl::kFullIteration;
   allocator_.set_time(capture ? std::max(clocks_.host(), clocks_.device()) : clocks_.host());
@@ -120,7 +120,7 @@ void PieceReplay::run(InPiece& in, const std::vector<Op>& ops, const std::vector
       if (copy->to_host && !waits_for_copies_)
         allocator_.free_after(allocator_.allocate(copy->bytes), clocks_.copies());
       look();
-      continue;  // It needs nothing for itself, so what the op before needed is there for the next one.
+      continue;  // It needs nothing for itself, so what the previous op needed is available to the next one.
     }
     if (op.holds > Bytes{}) {
       const Bytes bytes = sized(in, op.holds, loaded[i].holds);
@@ -153,8 +153,8 @@ PieceReplay::Stream PieceReplay::stream_of(const Op& op) const {
   return exchanges_apart_ && exchange ? kExchange : kCompute;
 }
 
-// What an op needs for itself. A tensor of the size of one that the op before needed is that tensor: the gradient
-// that it computed, or its output.
+// Tensors that an op needs for itself. A tensor of the same size as one that the previous op needed is the same tensor:
+// the gradient that it computed, or its output.
 void PieceReplay::needs(const InPiece& in, const Op& op, const Op& loaded, Working& working) {
   const Stream stream = stream_of(op);
   for (std::size_t k = 0; k < op.transient.size(); ++k) {
@@ -168,7 +168,7 @@ void PieceReplay::needs(const InPiece& in, const Op& op, const Op& loaded, Worki
       working.erase(same);
     }
   }
-  // What another stream has used is there again when the device has passed that use (record_stream).
+  // A tensor that another stream used is reusable after the device has passed that use (record_stream).
   for (const auto& [block, bytes] : working)
     allocator_.stream(block) != stream ? allocator_.free_after(block, clocks_.device()) : allocator_.free(block);
   for (const Bytes bytes : missing_) now_.emplace_back(allocator_.allocate(bytes, stream), bytes);

@@ -13,11 +13,11 @@
 namespace foldwise::costmodel {
 namespace {
 
-// Merged (F, B) pairs of the same two chunks.
+// Merged (F, B) pairs of two chunks.
 struct Pairs {
-  std::size_t forward = 0, backward = 0;  ///< As Composition::index.
+  std::size_t forward = 0, backward = 0;  ///< As in Composition::index.
   double count = 0.0;
-  Seconds elapsed{};  ///< Of one.
+  Seconds elapsed{};  ///< Duration of one pair.
 };
 
 struct Waits {
@@ -45,7 +45,7 @@ Waits rank_waits(const PipelineTimes& times, const std::vector<ChunkTicks>& tick
   }
   for (std::size_t i = 0; i < tasks.size(); ++i) {
     const Task& task = tasks[i].task;
-    if (task.merged) continue;  // The pair's second task stands for both.
+    if (task.merged) continue;  // The pair's second task counts for both.
     blocked += tasks[i].send_ps;
     const std::size_t at = chunk_of(task);
     const ChunkTicks& chunk = ticks[at];
@@ -83,7 +83,7 @@ Waits rank_waits(const PipelineTimes& times, const std::vector<ChunkTicks>& tick
                             .reload = seconds(std::max<std::int64_t>(0, reload))}};
 }
 
-// Lines of all micro-batches of a rank, of pairs and of tasks that run alone.
+// Lines of all micro-batches of a rank, for pairs and for tasks that run alone.
 std::vector<LedgerLine> lines_of_tasks(const Composition& c, const std::vector<ChunkLedger>& chunks, std::int64_t rank,
                                        const std::vector<Pairs>& pairs) {
   const auto m = static_cast<double>(chunk_microbatches(c.times.shape));
@@ -104,7 +104,7 @@ std::vector<LedgerLine> lines_of_tasks(const Composition& c, const std::vector<C
   return lines;
 }
 
-// A line a cause, for what needs no more.
+// Ledgers with one line per cause, if no detail is needed.
 std::vector<ChunkLedger> ledgers_by_cause(const Composition& c) {
   const auto lines = [](const DirectionCost& d, Seconds host) {
     return std::vector<LedgerLine>{{.cause = Cause::kCompute, .exposed = d.compute},
@@ -120,7 +120,7 @@ std::vector<ChunkLedger> ledgers_by_cause(const Composition& c) {
   return chunks;
 }
 
-// Seconds of a pipeline rank over a whole step, by cause; everything but the bubble.
+// Seconds of a pipeline rank over a whole step, by cause, without the bubble.
 StagePrediction rank_busy(const Composition& c, const std::vector<ChunkLedger>& by_cause, std::int64_t rank,
                           const Waits& waits) {
   const auto m = static_cast<double>(chunk_microbatches(c.times.shape));
@@ -153,7 +153,7 @@ StagePrediction rank_busy(const Composition& c, const std::vector<ChunkLedger>& 
 
 Seconds busy(const StagePrediction& p) { return p.compute + p.exposed_communication + p.exposed_copy + p.host; }
 
-// Every second of a rank's step but the bubble.
+// Lines for every second of a rank's step, without the bubble.
 std::vector<LedgerLine> rank_ledger(const Step& step, const std::vector<ChunkLedger>& chunks, std::int64_t rank,
                                     const Waits& waits) {
   std::vector<LedgerLine> lines = lines_of_tasks(step.composition, chunks, rank, waits.pairs);
@@ -187,9 +187,9 @@ std::vector<DetailEntry> entries(const std::vector<LedgerLine>& lines, Seconds s
   return result;
 }
 
-/// No answer has a number that is none, or less than nothing of what it counts.
+/// Checks that all numbers are finite and not negative.
 void check_sound(const Prediction& p) {
-  const double least = -1e-6 * p.step_time.to<double>();  // Of differences of sums.
+  const double least = -1e-6 * p.step_time.to<double>();  // Tolerance for differences of sums.
   const auto check = [](const char* what, double value, double low) {
     FW_CHECK(value >= low && value <= std::numeric_limits<double>::max(), std::string(what) + std::to_string(value));
   };
@@ -287,7 +287,7 @@ Prediction predict(const ModelSpec& model, const TrainingOptions& options, const
 }
 
 double p99_load(const ModelSpec& model, const LayerOptions& options) {
-  constexpr double kNormalP99 = 2.326;  // The sum over thousands of tokens is normal.
+  constexpr double kNormalP99 = 2.326;  // The sum over thousands of tokens is nearly normal.
   double load = 1.0;
   if (!options.pad_to_capacity) load += kNormalP99 * row_spread(model, options);
   return options.capacity_factor ? std::min(load, std::max(1.0, *options.capacity_factor)) : load;

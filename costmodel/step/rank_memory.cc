@@ -12,11 +12,11 @@ namespace {
 struct Caches {
   Bytes setup{};          ///< After set-up.
   Bytes always{};         ///< From the first step on.
-  Bytes between_steps{};  ///< Besides, between steps only: the walk of a step counts them itself, or they are gone.
-  Bytes rests{};          ///< Part of that which recomputation and offloading change.
+  Bytes between_steps{};  ///< Only between steps, in addition: a step's walk counts it itself, or it is gone.
+  Bytes rests{};          ///< Part of `between_steps` that recomputation and offloading change.
 };
 
-// What a rank holds besides its static state. Source: docs/memory.md#rest.
+// Bytes that a rank holds besides its static state. Source: docs/memory.md#rest.
 Caches rank_caches(const StepContext& context, const Composition& c, std::int64_t rank) {
   const TrainingOptions& o = context.options;
   const Software& software = o.layer.software;
@@ -38,8 +38,8 @@ Caches rank_caches(const StepContext& context, const Composition& c, std::int64_
     mlps |= stage.mlps;
     moe = moe || stage.moe_layers > 0;
     layers += static_cast<double>(stage.layers);
-    // The leaf behind the held probabilities, and its gradient: one a chunk that receives its input, one an MoE layer
-    // under EP overlap. Recomputed layers count their own.
+    // The leaf behind the held probabilities and its gradient: one for each chunk that receives its input; under EP
+    // overlap one for each MoE layer. Recomputed layers count their own.
     if (o.pipeline.overlaps.ep_a2a)
       leaves += static_cast<double>(stage.moe_layers);
     else if (i > 0 && stage.moe_layers > 0 && o.layer.recompute.granularity != RecomputeGranularity::kFull)
@@ -48,8 +48,9 @@ Caches rank_caches(const StepContext& context, const Composition& c, std::int64_
   caches.rests += Bytes{4.0 * th * kept_leaves};
   caches.between_steps = caches.rests + Bytes{4.0 * th * leaves};
   if (o.layer.cuda_graph.impl == GraphImpl::kTransformerEngine) {
-    // Static inputs of each graph: hidden states and, with attention, a boolean mask, even a causal one. One set of
-    // output gradients (hidden states; with the router norm output and fp32 scores) and one input gradient, shared.
+    // Static inputs of each graph: hidden states and, with attention, a boolean mask, even a causal one. All graphs
+    // share one set of output gradients (hidden states; with the router also norm output and FP32 scores) and one input
+    // gradient.
     const CudaGraph& graph = o.layer.cuda_graph;
     const bool whole = graph.modules.empty(), router = whole || graph.modules.contains(GraphModule::kMoeRouter);
     const double mask = whole || graph.modules.contains(GraphModule::kAttn)
@@ -63,7 +64,7 @@ Caches rank_caches(const StepContext& context, const Composition& c, std::int64_
     caches.always +=
         Bytes{layers * in_flight * (2.0 * th + mask) + shared} + 2.0 * context.hardware.overheads.workspace;
   }
-  // cuBLAS: one workspace for torch's forward thread, one for autograd's; TE's own, and four of its grouped GEMM.
+  // cuBLAS workspaces: one for torch's forward thread, one for autograd's, one of TE, and four of TE's grouped GEMM.
   const double handles = 2.0 + (software.transformer_engine ? (moe ? 5.0 : 1.0) : 0.0);
   caches.always += handles * context.hardware.overheads.workspace;
   for (std::size_t kind = 0; kind < c.dummies.mixer.size(); ++kind)
@@ -72,19 +73,19 @@ Caches rank_caches(const StepContext& context, const Composition& c, std::int64_
     if ((mlps >> kind & 1u) != 0) caches.always += c.dummies.mlp[kind];
   if (mtp) caches.always += c.dummies.mtp;
   if (loss) caches.always += c.dummies.head;
-  // Megatron's own column-parallel linears gather their input into one buffer for weight gradients: the head, and all
-  // of them without TE.
+  // Megatron's own column-parallel linears gather their input for weight gradients into one buffer. These are the head,
+  // and all of them without TE.
   if (o.layer.splits_sequence() && (loss || !software.transformer_engine)) caches.always += Bytes{2.0 * ta * h};
   if (dispatcher_spec(o.layer.dispatcher).gathers_all && moe)
     caches.always += Bytes{2.0 * th * static_cast<double>(o.layer.ep * o.layer.etp)};
-  if (!software.fused_attention)  // One score matrix, shared by all layers.
+  if (!software.fused_attention)  // One score matrix that all layers share.
     caches.always +=
         Bytes{2.0 * static_cast<double>(o.layer.micro_batch) * static_cast<double>(context.model.query_heads()) /
               static_cast<double>(o.layer.tp) * s * s / static_cast<double>(o.layer.cp)};
   return caches;
 }
 
-// DeepEP and HybridEP make theirs in the first MoE layer that runs; all layers share it.
+// DeepEP and HybridEP make their buffers in the first MoE layer that runs, and all layers share them.
 Bytes dispatcher_buffers(const StepContext& context, const Composition& c, std::int64_t rank) {
   const TrainingOptions& o = context.options;
   const MoeSpec& moe = context.model.moe;
@@ -100,7 +101,7 @@ Bytes dispatcher_buffers(const StepContext& context, const Composition& c, std::
   return {};
 }
 
-// Everything but the activations of the chunks in flight; then with them. The optimizer's peak replaces theirs.
+// All memory except the activations of chunks in flight.
 StageMemory fixed_memory(const StepContext& context, const Composition& c, std::int64_t rank) {
   const TrainingOptions& o = context.options;
   const StaticBytes fixed = static_bytes(context, c.parameters[static_cast<std::size_t>(rank)]);
@@ -112,8 +113,8 @@ StageMemory fixed_memory(const StepContext& context, const Composition& c, std::
   memory.returning = fixed.returning;
   const RankShape shape = rank_shape(context.model, o.layer);
   const Bytes boundary{2.0 * shape.tokens * static_cast<double>(context.model.hidden_size)};
-  // Tensors of the exchange: 1F1B holds one on every rank but the first; interleaving with overlapped p2p about four,
-  // one on the first rank. Source: docs/memory.md#pipeline.
+  // Tensors of the pipeline exchange. 1F1B holds one on every rank but the first. Interleaving with overlapped P2P
+  // holds about four, one on the first rank. Source: docs/memory.md#pipeline.
   if (o.pipeline.pp > 1)
     memory.buffers += (o.pipeline.vpp > 1 ? (rank == 0 ? 1.0 : 4.0) : (rank == 0 ? 0.0 : 1.0)) * boundary;
   const Caches caches = rank_caches(context, c, rank);
@@ -191,7 +192,7 @@ StageMemory rank_memory(const StepContext& context, const Composition& c, std::i
     return c.stage(i * pp + static_cast<std::size_t>(rank)).cost;
   };
   std::vector<double> kept(vpp), forward(vpp), backward(vpp), host(vpp),
-      pool(vpp);  // Highs above what the chunk keeps.
+      pool(vpp);  // High levels above what the chunk keeps.
   for (std::size_t i = 0; i < vpp; ++i) {
     const MemoryProfile& profile = chunk(i).memory;
     kept[i] = profile.kept.to<double>();
@@ -221,7 +222,7 @@ StageMemory rank_memory(const StepContext& context, const Composition& c, std::i
     }
   }
   memory.host += Bytes{most(host)};
-  memory.graph_pools = Bytes{most(pool)};  // At the size of the eager tensors.
+  memory.graph_pools = Bytes{most(pool)};  // Assumed to be as large as the eager tensors.
   if (peaks.most > 0.0) highest += c.overlapped.to<double>();
   add_activations(context, Bytes{highest}, memory);
   return memory;
@@ -241,7 +242,7 @@ bool fits(const StepContext& context, const Composition& c, const std::vector<Pe
   const bool offloads = context.options.offloads();
   const auto pp = static_cast<std::size_t>(context.options.pipeline.pp);
   for (std::size_t rank = 0; rank < pp; ++rank) {
-    // Cheap bounds first: every chunk in flight as small as the smallest; every chunk at its own largest count at once.
+    // Cheap bounds first: every chunk in flight as small as the smallest; every chunk at its largest count at once.
     Bytes small = c.stage(rank).cost.memory.kept, most{}, extra{}, pool{};
     for (std::size_t i = rank, chunk = 0; i < c.num_stages(); i += pp, ++chunk) {
       const BlockCost& cost = c.stage(i).cost;

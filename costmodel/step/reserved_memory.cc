@@ -12,16 +12,16 @@
 #include "costmodel/memory/caching_allocator.h"
 #include "costmodel/step/piece_replay.h"
 
-// Why a rank reserves more than its tensors need: blocks of one step do not fit the tensors of the next. Optimizer
-// states, made at the end of the first step, take the place of activations; expert rows change from micro-batch to
-// micro-batch; micro-batches of a pipeline are freed in another order than they were made; and weight
-// gradients pend on another stream while the host runs ahead of the device. So the sequence is replayed.
+// A rank reserves more than its tensors need, because free blocks do not fit the next tensors. Optimizer states, made
+// at the end of the first step, take the place of activations. Expert rows change between micro-batches. Micro-batches
+// of a pipeline are freed in another order than they were made. Weight gradients are pending on another stream while
+// the host runs ahead of the device. So the sequence of allocations is replayed.
 namespace foldwise::costmodel {
 namespace {
 
 using Block = CachingAllocator::Block;
 
-// Whether two lists have the same ops and tensors. Offloading, which leaves small tensors, may tell them apart.
+// Whether two lists have the same ops and tensors. Offloading skips small tensors, which can make them differ.
 bool same_shape(const OpList& a, const OpList& b) {
   const auto same = [](const Op& x, const Op& y) {
     return x.keeps.size() == y.keeps.size() && x.transient.size() == y.transient.size();
@@ -35,14 +35,14 @@ class Pieces {
  public:
   explicit Pieces(const Step& step) : step_(step) {}
 
-  /// Of a chunk in the order of forward. They live as long as this object. `joined`: of each, whether it is recomputed
-  /// at once with the one before it.
+  /// Pieces of a chunk in forward order. They live as long as this object. `joined`: for each piece whether it is
+  /// recomputed together with the previous one.
   std::vector<const PieceOps*> of(const StageContent& content, std::vector<bool>* joined = nullptr) {
     std::vector<StagePiece> pieces;
     visit_stage(step_.context, step_.kinds, content, PieceOrder::kForward, [&](StagePiece piece) {
       for (std::int64_t times = std::exchange(piece.times, 1); times > 0; --times) pieces.push_back(piece);
     });
-    // Fine-grained offloading leaves the group of the last executed layer on the device.
+    // Fine-grained offloading leaves the last executed layer's group on the device.
     const auto last = std::find_if(pieces.rbegin(), pieces.rend(), [](const StagePiece& p) { return p.layer; });
     const TrainingOptions& o = step_.context.options;
     const bool full = o.layer.recompute.granularity == RecomputeGranularity::kFull;
@@ -76,7 +76,7 @@ class Pieces {
     ops.balanced = part_ops(context, part, piece);
     ops.forward_steps = clock_steps(context, ops.balanced.forward);
     ops.backward_steps = clock_steps(context, ops.balanced.backward);
-    if (o.pipeline.overlaps.ep_a2a && piece.layer != nullptr) {  // Those that stage_cost counts.
+    if (o.pipeline.overlaps.ep_a2a && piece.layer != nullptr) {  // The nodes that stage_cost() counts.
       const double attention = part != Piece::kMlp ? 1.0 : 0.0, each = piece.layer->mlp == MlpKind::kMoe ? 3.0 : 1.0;
       ops.nodes = (attention + (part != Piece::kMixer ? each : 0.0)) * context.hardware.host.node;
     }
@@ -97,7 +97,7 @@ class Pieces {
 
   const Step& step_;
   std::vector<LayerSpec> kinds_;
-  std::map<std::tuple<Piece, std::size_t, bool, bool>, PieceOps> pieces_;  ///< Part, kind, covered, offloaded.
+  std::map<std::tuple<Piece, std::size_t, bool, bool>, PieceOps> pieces_;  ///< By part, kind, covered, offloaded.
 };
 
 // A parameter tensor of a rank, or the part of one that the rank's optimizer owns.
@@ -119,8 +119,8 @@ std::vector<Parameter> parameters_of(const std::vector<const PieceOps*>& chunk) 
   return list;
 }
 
-// What the rank keeps states of: its share of the buffers, which hold the parameters in reverse, cut at the ends of
-// parameters.
+// Parameters whose states the rank keeps: its share of the buffers. The buffers hold the parameters in reverse order,
+// and shares are cut at the ends of parameters.
 std::vector<Parameter> owned(const std::vector<Parameter>& all, const TrainingOptions& o) {
   const std::vector<Parameter> reversed(all.rbegin(), all.rend());
   const Shards shards = optimizer_shards(o);
@@ -146,7 +146,7 @@ double elements_of(const std::vector<Parameter>& list) {
   return sum;
 }
 
-// One pipeline rank from set-up on.
+// One pipeline rank, from set-up on.
 class Rank {
  public:
   Rank(const Step& step, std::int64_t rank, Pieces& pieces, bool expandable, std::optional<Bytes> capacity)
@@ -171,7 +171,7 @@ class Rank {
         Bytes{2.0 * rank_shape(context_.model, o.layer).tokens * static_cast<double>(context_.model.hidden_size)};
   }
 
-  /// Parameters tensor by tensor, then the buffers that take their place, then fp32 masters.
+  /// Allocates parameters tensor by tensor, then the buffers that replace them, then the FP32 masters.
   void set_up(const StaticBytes& fixed, Bytes lasting) {
     const Bytes primaries = fixed.parameters - fixed.low_precision_copies;
     const double elements = elements_of(all_);
@@ -186,24 +186,24 @@ class Rank {
     (void)allocator_.allocate(fixed.gradients);
     for (const Block block : built) allocator_.free(block);
     each_own(fixed.setup_optimizer, 1, states_);
-    // Workspaces are none or some bytes where a profile says so; no rank has so many buffers.
+    // A profile may have workspaces of zero or a few bytes. No rank has this many buffers.
     constexpr double kMostBuffers = 4096.0;
     const Bytes each = std::max(context_.hardware.overheads.workspace, lasting / kMostBuffers);
     for (Bytes left = lasting; left > Bytes{}; left -= each) (void)allocator_.allocate(std::min(left, each));
   }
 
-  /// `scheduled`: the rank's tasks of a step, and when each can begin.
+  /// `scheduled`: the rank's tasks of a step, with the time when each can begin.
   void micro_batches(const std::vector<ScheduledTask>& scheduled, double spread) {
     allocator_.reset_peak();
     replay_.begin_step();
     for (const Block copy : std::exchange(gradient_copies_, {})) allocator_.free(copy);  // zero_grad
     for (std::size_t i = 0; i < scheduled.size(); ++i) {
       const Task& task = scheduled[i].task;
-      if (!task.forward() && !task.frees()) continue;  // A split backward: its second half frees.
+      if (!task.forward() && !task.frees()) continue;  // The second half of a split backward frees.
       InChunk& run = begin(scheduled[i]);
       if (!task.merged) {
         for (std::size_t n = 0; n < run.chunk->size(); ++n) task.forward() ? forward(run, spread) : backward(run);
-      } else {  // Layer by layer, attention of the one before the experts of the other.
+      } else {  // Layer by layer, with attention of one before the experts of the other.
         InChunk& other = begin(scheduled[i + 1]);
         while (run.pieces.size() < run.chunk->size() || !other.pieces.empty()) {
           if (run.pieces.size() < run.chunk->size()) forward(run, spread);
@@ -217,9 +217,10 @@ class Rank {
     for (std::optional<Block>* sent : {&sent_forward_, &sent_backward_}) release(*sent);
   }
 
-  /// States of the first step, and what every step copies for itself. Offloaded states come for every step and go.
+  /// Allocates states in the first step, and in every step the step's own copies. Offloaded states come for each step
+  /// and leave again.
   void optimizer_step(const StaticBytes& fixed, bool first) {
-    replay_.synchronise();  // The gradients' norm goes to the host.
+    replay_.synchronise();  // The host waits for the gradients' norm.
     each_own(fixed.gradient_copies, 1, gradient_copies_);
     if (!first && fixed.returning > Bytes{}) each_own(fixed.setup_optimizer, 1, states_);
     adam(fixed, first || fixed.returning > Bytes{});
@@ -236,12 +237,12 @@ class Rank {
     const std::vector<bool>* joined = nullptr;
     std::vector<Resting>* resting = nullptr;
     std::vector<InPiece> pieces;
-    std::optional<Block> received;  ///< Input, then gradient of the output.
+    std::optional<Block> received;  ///< Input, later the output's gradient.
   };
 
-  /// FusedAdam.step of Transformer Engine: parameter by parameter its states, if they are to be made, then fp32
-  /// copies of what is below fp32, which stay until the group has stepped. So the states of one lie between the copies
-  /// of its neighbours, and when these go, what is free is cut into pieces that hold no activation.
+  /// FusedAdam.step of Transformer Engine. Parameter by parameter it makes the states, if needed, then FP32 copies of
+  /// what is below FP32. The copies live until the parameter group has stepped. So a parameter's states lie between its
+  /// neighbours' copies. When the copies are freed, the holes are too small for any activation.
   void adam(const StaticBytes& fixed, bool makes) {
     const double on_device = 1.0 - context_.options.step.offload.optimizer_fraction;
     const std::size_t copied = widened(context_.options.step.optimizer).size();
@@ -305,7 +306,7 @@ class Rank {
     in.piece = (*run.chunk)[i];
     in.resting = &(*run.resting)[i];
     if (in.piece->experts) in.excess = spread * normal_(random_);
-    if (converted_.insert(in.resting).second && copies_ > Bytes{})  // Two layouts of each weight, from now on.
+    if (converted_.insert(in.resting).second && copies_ > Bytes{})  // From now on there are two layouts of each weight.
       for (const Parameter& parameter : parameters_of({in.piece}))
         for (int layout = 0; parameter.quantised && layout < 2; ++layout)
           (void)allocator_.allocate(0.5 * parameter.elements * copies_);
@@ -348,38 +349,38 @@ class Rank {
   std::mt19937_64 random_;
   std::normal_distribution<double> normal_;
   Chunks chunks_;
-  std::vector<std::vector<bool>> joined_;      ///< [chunk][piece] Recomputed at once with the piece before.
-  std::vector<Block> states_;                  ///< The optimizer's, on the device.
-  std::vector<Block> gradient_copies_;         ///< In fp32, of bf16 gradients.
+  std::vector<std::vector<bool>> joined_;      ///< [chunk][piece] Recomputed together with the previous piece.
+  std::vector<Block> states_;                  ///< The optimizer's states on the device.
+  std::vector<Block> gradient_copies_;         ///< FP32 copies of BF16 gradients.
   std::vector<std::vector<Resting>> resting_;  ///< [chunk][piece]
   std::vector<Parameter> all_, own_;
   Bytes boundary_{};
-  Bytes copies_{};                      ///< Low-precision copies of one quantised element.
-  std::set<const Resting*> converted_;  ///< Pieces whose weights have their copies.
+  Bytes copies_{};                      ///< Bytes per element of the low-precision copies.
+  std::set<const Resting*> converted_;  ///< Pieces whose weights have low-precision copies.
   std::map<std::pair<std::int32_t, std::int32_t>, InChunk> in_flight_;  ///< By chunk and micro-batch.
   std::optional<Block> sent_forward_, sent_backward_;                   ///< Freed when the next one is sent.
 };
 
-constexpr double kMostReplayedOps = 5e6;  // Seconds: 0.3 to 2 us each.
+constexpr double kMostReplayedOps = 5e6;  // Takes seconds; 0.3 to 2 us each.
 
-/// The second step meets the states of the first; then every step allocates alike, but for rows of experts, of which
-/// ever larger ones come: ten steps, or fewer of so many micro-batches that 80 rows of a layer were drawn.
+/// The second step finds the states of the first. After that all steps allocate alike, except for the experts' rows,
+/// which reach ever larger values: ten steps, or fewer if the micro-batches draw 80 rows per layer.
 int replayed_steps(double micro_batches, double spread) {
   constexpr double kLeast = 3.0, kMost = 10.0, kDraws = 80.0;
   return static_cast<int>(spread > 0.0 ? std::clamp(std::ceil(kDraws / micro_batches), kLeast, kMost) : kLeast);
 }
 
 struct Outcome {
-  Bytes reserved{};  ///< At most in the last step; in that which ran out of memory.
+  Bytes reserved{};  ///< Peak of the last step, or of the step that ran out of memory.
   MemoryPressure pressure;
 };
 
-/// The first step makes what rests, the second meets it. If the last one still gives memory back, more steps tell
-/// whether that ends.
+/// The first step makes the tensors that rest, and the second finds them. If the last step still gives memory back,
+/// further steps show whether that ends.
 Outcome steps_of(Rank& rank, const std::vector<ScheduledTask>& tasks, const StaticBytes& fixed, double spread,
                  int steps) {
   constexpr int kSettled = 2, kMore = 3;
-  int pressed = 0, settled = 0;  // Steps that gave memory back, of those after the first ones.
+  int pressed = 0, settled = 0;  // Steps that gave memory back, and steps counted, after the first ones.
   Outcome outcome;
   for (int n = 0, last = steps; n < last; ++n) {
     const int before = rank.allocator().retries();
@@ -401,7 +402,8 @@ Outcome steps_of(Rank& rank, const std::vector<ScheduledTask>& tasks, const Stat
   return outcome;
 }
 
-/// Ops that both allocators of all ranks see, and tasks of the schedules that are simulated for them.
+/// Number of ops that are replayed for both allocators of all ranks, plus tasks of the schedules that are simulated for
+/// them.
 double replayed_ops(const Step& step, Pieces& pieces, double spread) {
   const ScheduleShape shape = step.shape();
   double sum = 0.0;

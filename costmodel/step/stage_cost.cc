@@ -25,7 +25,7 @@ BlockCost scaled(const BlockCost& cost, double times) {
   direction(result.forward);
   direction(result.backward);
   result.pair = cost.pair.repeated(std::llround(times));
-  result.nodes = {};   // Only the saving of a pair is needed beyond a layer.
+  result.nodes = {};   // Beyond a layer only a pair's saving is needed.
   result.memory = {};  // Composed in the order of the layers (stage_parts).
   result.captured *= times;
   result.cache *= times;
@@ -41,9 +41,9 @@ BlockCost scaled(const BlockCost& cost, double times) {
   return result;
 }
 
-// Idle time of the GPU where the host waits for it after every batched transfer (batch_p2p_sync, on by default;
-// _communicate in megatron/core/pipeline_parallel/p2p_communication.py): host and device begin the next task together.
-// The first stage receives nothing before a forward, the last nothing before a backward.
+// Idle time of the GPU if the host waits for it after every batched transfer (batch_p2p_sync, on by default;
+// _communicate in megatron/core/pipeline_parallel/p2p_communication.py). Host and device then begin each task together.
+// The first stage receives nothing before a forward, the last one nothing before a backward.
 HostIdle blocking_idle(const IssueClock& forward, const IssueClock& backward, bool first, bool last) {
   const auto idle = [](const IssueClock& clock) { return std::max(Seconds{}, clock.elapsed() - clock.run()); };
   HostIdle result{idle(forward), idle(backward)};
@@ -54,11 +54,11 @@ HostIdle blocking_idle(const IssueClock& forward, const IssueClock& backward, bo
   return result;
 }
 
-// Stretches the products of each direction by what the power limit takes of their clocks: 1 - (1 - sustained) x duty,
-// where the duty is their share of the direction's time. Before it makes the direction longer, the stretch hides copies
-// and fills what the host leaves idle, except for `stays`: what is idle too if products never pause, as after a
-// synchronisation. With EP overlap a direction's time is half a pair's, and the other micro-batch runs in what is idle.
-// Source: docs/formulas.md#power.
+// Stretches the products of each direction by the share of their clocks that the power limit takes: 1 - (1 - sustained)
+// x duty, where the duty is their share of the direction's time. Before it makes the direction longer, the stretch
+// hides copies and fills idle time that the host causes. It cannot fill `stays`, the idle time that remains if products
+// never pause, as after a synchronisation. With EP overlap a direction's time is half a pair's, and the other
+// micro-batch runs during idle time. Source: docs/formulas.md#power.
 void throttle(StageCost& stage, const HostIdle& stays) {
   const Seconds saved = stage.saving / 2.0;
   const auto direction = [&](DirectionCost& d, Seconds& host, Seconds idle) {
@@ -69,7 +69,7 @@ void throttle(StageCost& stage, const HostIdle& stays) {
                  period = (alone - saved).to<double>(),
                  others = std::max(0.0, (d.compute + d.comm + idle - stage.hidden / 2.0 - d.products).to<double>());
     auto stretched = limited_products(d.products, lost, Seconds{others}).to<double>();
-    // Within a longer period the duty is its share: x (1 - lost x / period) = products.
+    // In a longer period the duty is the share of the period: x (1 - lost x / period) = products.
     if (stretched + others < period)
       stretched = (1.0 - std::sqrt(1.0 - 4.0 * lost * products / period)) * period / (2.0 * lost);
     const double stretch = 1.0 + (stretched - products) / d.compute.to<double>();
@@ -85,13 +85,13 @@ void throttle(StageCost& stage, const HostIdle& stays) {
   stage.saving = std::max(Seconds{}, stage.saving);
 }
 
-// Schedules that run input and weight gradients apart.
+// Whether the schedule runs input and weight gradients separately.
 bool splits_backward(Schedule schedule) { return schedule != Schedule::kOneF1B && schedule != Schedule::kGpipe; }
 
-// What layers wait for copies of the first `offloaded` of them, which are offloaded whole: layer i has left the device
-// before layer N - n + i begins its forward, and comes back from when layer N - 1 - n + i begins its backward. Source:
-// DefaultOffloadSynchronizer in transformer_engine/pytorch/cpu_offload.py. Per layer: `forward`, `backward`, and a copy
-// either way.
+// Time that layers wait for copies, if the first `offloaded` of them are offloaded whole. Layer i has left the device
+// before layer N - n + i begins its forward. It returns from the time when layer N - 1 - n + i begins its backward.
+// Source: DefaultOffloadSynchronizer in transformer_engine/pytorch/cpu_offload.py. `forward`, `backward`, `out` and
+// `back` are times of one layer.
 struct LayerWaits {
   Seconds forward{}, backward{};
 };
@@ -118,21 +118,21 @@ LayerWaits layer_waits(std::int64_t layers, std::int64_t offloaded, Seconds forw
   return waits;
 }
 
-// A stage has the embedding table for its input, for MTP, or for a tied head.
+// Whether a stage has the embedding table: for its input, for MTP, or for a tied head.
 bool has_table(const ModelSpec& model, const StageContent& content) {
   return content.embedding || content.mtp_layers > 0 || (content.loss && model.share_embeddings_and_output_weights);
 }
-// Whether other stages have it too.
+// Whether other stages have the table too.
 bool shares_table(const StepContext& context) {
   const ModelSpec& model = context.model;
   return context.options.pipeline.pp > 1 && (model.share_embeddings_and_output_weights || model.mtp_num_layers > 0);
 }
-// Whether an MTP depth uses the parameters of the one before.
+// Whether an MTP depth uses the parameters of the previous depth.
 bool repeats_parameters(const ModelSpec& model, const StagePiece& mtp) {
   return model.mtp_use_repeated_layer && mtp.depth > 0;
 }
 
-// The pieces' memory in their order, with what recomputation and offloading hold of several layers at a time.
+// Memory of the pieces in their order, including what recomputation and offloading hold of several layers at once.
 std::vector<ChunkPart> stage_parts(const StepContext& context, const ModelKinds& kinds, const ModelCosts& costs,
                                    const StageContent& content) {
   const TrainingOptions& o = context.options;
@@ -149,7 +149,7 @@ std::vector<ChunkPart> stage_parts(const StepContext& context, const ModelKinds&
     };
     if (piece.piece == Piece::kEmbedding) add(costs.embedding, 1, false);
     if (piece.piece == Piece::kHead) add(costs.head, 1, false);
-    if (piece.piece == Piece::kMtp) {  // With its layers.
+    if (piece.piece == Piece::kMtp) {  // Includes its layers.
       add(costs.mtp, 1, true);
       if (repeats_parameters(context.model, piece)) parts.back().parameters = nullptr;
     }
@@ -159,7 +159,7 @@ std::vector<ChunkPart> stage_parts(const StepContext& context, const ModelKinds&
     ++decoders;
     group = std::max(group, layer.rematerialised);
     input = std::max(input, layer.memory.kept);
-    if (o.pipeline.cpu_offloading_num_layers > 0)  // Whole layers: each has its tensors while it runs.
+    if (o.pipeline.cpu_offloading_num_layers > 0)  // Whole layers have their tensors on the device while they run.
       hold(parts.back().memory, layer.offloaded);
     else
       offloaded = std::max(offloaded, layer.offloaded);
@@ -167,7 +167,7 @@ std::vector<ChunkPart> stage_parts(const StepContext& context, const ModelKinds&
   const auto layers = std::span(parts).subspan(content.embedding ? 1 : 0, decoders);
   if (o.layer.recompute.granularity == RecomputeGranularity::kFull &&
       o.pipeline.recompute.method == RecomputeMethod::kUniform && o.pipeline.recompute.num_layers > 1) {
-    // One input is kept per group of layers; a whole group is rebuilt at a time, its inner inputs with it.
+    // One input is kept per group of layers. The group is rebuilt as a whole, including its inner inputs.
     const auto size =
         static_cast<double>(std::min(o.pipeline.recompute.num_layers, std::max<std::int64_t>(1, content.num_layers)));
     for (ChunkPart& layer : layers) {
@@ -177,13 +177,14 @@ std::vector<ChunkPart> stage_parts(const StepContext& context, const ModelKinds&
       layer.memory.backward_high += (size - 1.0) * (group + input) - gone;
     }
   }
-  // Fine-grained: the last layer's tensors stay, also beside the head; in backward the next ones are back early.
+  // Fine-grained offloading: the last layer's tensors stay on the device, also beside the head. In backward the next
+  // layer's return early.
   for (ChunkPart& layer : layers) hold(layer.memory, offloaded);
   if (content.loss) hold(parts.back().memory, offloaded);
   return parts;
 }
 
-// A layer with what Megatron-FSDP costs the host: gradients reduced in backward, parameters gathered in both
+// A layer with the host time of Megatron-FSDP: gradients are reduced in backward, and parameters gathered in both
 // directions.
 BlockCost as_unit(const StepContext& context, BlockCost layer, const BufferTensors& tensors) {
   const HostSpec& host = context.hardware.host;
@@ -222,7 +223,7 @@ ParameterCount buffer_padding(const StepContext& context, const ModelKinds& kind
                 if (piece.decoder()) add(costs.layer_tensors[static_cast<std::size_t>(piece.kind)], piece.times);
               });
   if (has_table(context.model, content) && !context.options.layer.lora) {
-    // Position embeddings, then the table, which is alone in a bucket where other stages have it too.
+    // Position embeddings, then the table. The table has its own bucket if other stages have it too.
     const std::vector<BufferTensors::Run>& runs = costs.embedding_tensors.runs;
     for (const BufferTensors::Run& run : runs) {
       if (shares_table(context) && &run == &runs.back()) buffers[run.buffer].end_bucket();
@@ -244,14 +245,15 @@ ParameterCount buffer_padding(const StepContext& context, const ModelKinds& kind
 bool buckets_add_padding(const StepContext& context, const ModelCosts& costs) {
   std::uint64_t bits = costs.embedding_tensors.bits | costs.mtp_tensors.bits | costs.head_tensors.bits;
   for (const BufferTensors& layer : costs.layer_tensors) bits |= layer.bits;
-  const auto granule = static_cast<std::int64_t>(bits & (~bits + 1));  // The power of two that divides all of them.
+  const auto granule =
+      static_cast<std::int64_t>(bits & (~bits + 1));  // The largest power of two that divides all sizes.
   const auto buffers = gradient_buffers(context.options, true);
   return !std::all_of(buffers.begin(), buffers.end(), [&](const auto& b) { return b.ends_fall_on(granule); });
 }
 
 namespace {
 
-// The stage from its pieces to its times: each step below adds what is known only of all pieces before it.
+// Builds a stage from its pieces to its times. Each step adds what is known only after the steps before it.
 class StageBuilder {
  public:
   StageBuilder(const StepContext& context, const ModelKinds& kinds, const ModelCosts& costs,
@@ -297,10 +299,10 @@ class StageBuilder {
     stage_.mlps |= 1u << static_cast<unsigned>(piece.layer->mlp);
   }
 
-  /// Whether Megatron-FSDP's hooks run around each unit. Of FSDP2 the host was not measured.
+  /// Whether Megatron-FSDP's hooks run around each unit. FSDP2's host time was not measured.
   [[nodiscard]] bool hooked() const { return shards_gradients(o_.step.sharding) && o_.megatron_fsdp(); }
 
-  void add_mtp(const StagePiece& piece) {  // With its layers.
+  void add_mtp(const StagePiece& piece) {  // Includes its layers.
     BlockCost depth = costs_.mtp;
     if (repeats_parameters(context_.model, piece)) depth.parameters = {};
     stage_.hidden += costs_.mtp_saving;
@@ -347,7 +349,7 @@ class StageBuilder {
     hide(fsdp.backward, stage_.cost.backward);
   }
 
-  /// Gathers and reductions unit by unit beside the compute of other units; the first one has nothing to hide under.
+  /// Hides gathers and reductions unit by unit under the compute of other units. The first unit is exposed.
   void hide(const std::vector<Op>& ops, DirectionCost& direction) {
     const ComputeSum kernels = compute_of(ops, context_.hardware);
     stage_.cost.mix += kernels;
@@ -371,8 +373,8 @@ class StageBuilder {
     backward.copy_wait = waits.backward;
   }
 
-  /// Of activations to the next stage and of gradients back. Beside a task its rank receives another one's input and
-  /// sends an earlier one's output, unless it waits for both.
+  /// Transfers of activations to the next stage, and of gradients back. Beside a task, its rank receives another task's
+  /// input and sends an earlier task's output, unless it waits for both.
   void add_transfers() {
     if (o_.pipeline.pp <= 1) return;
     const Op op = stage_transfer(context_);
@@ -393,7 +395,7 @@ class StageBuilder {
   }
 
   void add_host() {
-    // Nodes of a layer's schedule plan: attention, dispatch, experts and combine, or attention and MLP.
+    // Nodes of a layer's schedule plan: attention, dispatch, experts and combine; without experts attention and MLP.
     const std::int64_t nodes = o_.pipeline.overlaps.ep_a2a ? 2 * stage_.layers + 2 * stage_.moe_layers : 0;
     const HostSpec& host = context_.hardware.host;
     const Seconds plan = host.task + static_cast<double>(nodes) * host.node;
@@ -418,7 +420,7 @@ class StageBuilder {
   StageCost stage_;
   struct {
     Seconds forward{}, backward{};
-  } layers_;  ///< Of the decoder layers alone.
+  } layers_;  ///< Only the decoder layers.
 };
 
 }  // namespace

@@ -45,8 +45,8 @@ StageLayout balanced_stages(const ModelKinds& kinds, const ModelCosts& costs, st
   const double head = seconds_of(costs.head, {}) + depths * seconds_of(costs.mtp, costs.mtp_saving);
   const double embedding = seconds_of(costs.embedding, {});
 
-  // First layer of each stage (and the end) when no stage may take longer than `limit`, in `first`; false if they do
-  // not fit.
+  // Sets `first` to the first layer of each stage (and the end) such that no stage takes longer than `limit`. False if
+  // the layers do not fit.
   std::vector<std::size_t> first(stages + 1, 0), tried(stages + 1, 0);
   const auto cut = [&](double limit) {
     for (std::size_t i = 0; i < stages; ++i) {
@@ -60,7 +60,7 @@ StageLayout balanced_stages(const ModelKinds& kinds, const ModelCosts& costs, st
     std::swap(first, tried);
     return true;
   };
-  // The slowest stage takes at least the mean, and at most that plus the largest piece that cannot be cut.
+  // The slowest stage takes at least the mean. It takes at most the mean plus the largest pieces that cannot be cut.
   double largest = std::max(embedding, head);
   for (std::size_t i = 0; i < layers; ++i) largest = std::max(largest, before[i + 1] - before[i]);
   const double everything = embedding + head + before[layers];
@@ -74,8 +74,9 @@ StageLayout balanced_stages(const ModelKinds& kinds, const ModelCosts& costs, st
           most, before[first[i + 1]] - before[first[i]] + (i == 0 ? embedding : 0.0) + (i + 1 == stages ? head : 0.0));
     return most;
   };
-  // Bisection brings the limit close; then every split found is the next limit to undercut, until none does. Times that
-  // differ by less than one part in 1e12 are equal: sums of the same layers in another order.
+  // Bisection brings the limit close. Then each split found gives the next limit to undercut, until there is none.
+  // Times that differ by less than one part in 1e12 are equal, because they are sums of the same layers in another
+  // order.
   high = slowest();
   for (int i = 0; i < 16 && high - low > 1e-3 * high; ++i) {
     const double middle = 0.5 * (low + high);
@@ -103,17 +104,17 @@ StageLayout rank_balanced_stages(const ModelKinds& kinds, const ModelCosts& cost
   const std::vector<double> before = seconds_before(kinds, costs);
   const std::size_t layers = before.size() - 1;
   const double layer = layers > 0 ? before.back() / static_cast<double>(layers) : 0.0;
-  std::vector<double> fixed(stages, 0.0);  // Work of a stage besides decoder layers.
+  std::vector<double> fixed(stages, 0.0);  // Work of a stage without decoder layers.
   const std::size_t mtp_stage = stages - (mtp_layers > 0 && mtp_before_loss ? 2 : 1);
   fixed.front() += seconds_of(costs.embedding, {});
   fixed[mtp_stage] += static_cast<double>(mtp_layers) * seconds_of(costs.mtp, costs.mtp_saving);
   fixed.back() += seconds_of(costs.head, {});
 
-  // Each layer goes to the least busy rank, there to the chunk with the least work; of equal ones to the first.
+  // Each layer goes to the rank with the least work, there to the chunk with the least work; among equals to the first.
   std::vector<double> work(ranks, 0.0), load = fixed;
   std::vector<std::size_t> count(stages, 0);
   for (std::size_t i = 0; i < stages; ++i) work[i % ranks] += fixed[i];
-  if (mtp_stage < ranks - 1) work.back() = std::numeric_limits<double>::infinity();  // It has the loss alone.
+  if (mtp_stage < ranks - 1) work.back() = std::numeric_limits<double>::infinity();  // It has only the loss.
   for (std::size_t n = 0; n < layers; ++n) {
     const auto rank = static_cast<std::size_t>(std::min_element(work.begin(), work.end()) - work.begin());
     std::size_t to = rank;
@@ -123,8 +124,8 @@ StageLayout rank_balanced_stages(const ModelKinds& kinds, const ModelCosts& cost
     load[to] += layer;
     ++count[to];
   }
-  // Layers differ: as long as that makes the busiest rank less busy, it hands one to the least busy one; what lies
-  // between moves up by one.
+  // If layers differ, the busiest rank hands one layer to the least busy rank while that reduces its work. The layers
+  // in between move by one stage.
   std::vector<std::size_t> first(stages + 1, 0);
   const auto place = [&] {
     for (std::size_t i = 0; i < stages; ++i) first[i + 1] = first[i] + count[i];

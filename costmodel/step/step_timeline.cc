@@ -12,7 +12,7 @@
 namespace foldwise::costmodel {
 namespace {
 
-// Forward copies to the host, backward back.
+// Forward copies go to the host, backward copies come back.
 Stream stream_of(Activity activity, bool forward) {
   switch (activity) {
     case Activity::kCompute:
@@ -42,13 +42,12 @@ using Ticks = std::array<std::int64_t, kActivities>;
 
 std::size_t index_of(Activity activity) { return static_cast<std::size_t>(activity); }
 
-// Differences of sums may lie a rounding error below zero.
+// Differences of sums may be below zero by a rounding error.
 std::int64_t ticks_of(Seconds time) {
   return static_cast<std::int64_t>(std::floor(std::max(0.0, time.to<double>()) * 1e12));
 }
 
-// One chunk's directions by activity. Compute is what is left of the task's whole length, so that nothing is lost to
-// rounding.
+// A chunk's directions by activity. Compute is the rest of the task's length, so that rounding loses nothing.
 struct ChunkParts {
   Ticks forward{}, backward{};
 };
@@ -119,7 +118,7 @@ Stretches stretches_of(const Composition& c, std::vector<ChunkLedger> ledgers) {
   };
 }
 
-// The moments of the memory walk in the order of the schedule (rank_memory takes their maximum).
+// Levels at the moments of the memory walk, in schedule order. rank_memory() takes their maximum.
 std::vector<StepTimeline::Level> levels_of(const Composition& c, std::int64_t rank,
                                            const std::vector<ScheduledTask>& tasks, const StageMemory& memory,
                                            std::int64_t makespan_ps) {
@@ -150,15 +149,15 @@ std::vector<StepTimeline::Level> levels_of(const Composition& c, std::int64_t ra
   return levels;
 }
 
-// The end of the step: it begins everywhere once the last rank is done and every gradient reduced. Adds its tasks
-// behind those of the chunks; the parts that they stand for.
+// The end of the step. It begins on all ranks when the last rank is done and every gradient is reduced. Adds its tasks
+// after those of the chunks, and returns their parts.
 std::vector<StepPart> add_step_end(const Step& step, PipelineGraph& pipeline) {
   const std::vector<std::int32_t> last = pipeline.graph.last_of_streams();
   std::vector<StepPart> parts;
   for (std::size_t rank = 0; rank < pipeline.ranks.size(); ++rank) {
     std::int32_t before = -1;
     for (const StepPart& part : step_parts(step, static_cast<std::int64_t>(rank), {})) {
-      const std::int64_t duration = ticks_of(part.exposed);  // Nothing of what lies beside the chunks.
+      const std::int64_t duration = ticks_of(part.exposed);  // Without what runs beside the chunks.
       if (duration <= 0) continue;
       const std::int32_t node =
           pipeline.graph.add({static_cast<std::int32_t>(rank), stream_of(part.activity, true), duration});
@@ -179,7 +178,7 @@ Activity activity_of(std::int32_t label) {
   return label == kTransferLabel ? Activity::kPipeline : label == kReloadLabel ? Activity::kOffload : Activity::kData;
 }
 
-// What happens once per step beside the chunks; else empty.
+// Name of what happens once per step beside the chunks; else empty.
 std::string_view collective_name(std::int32_t label) {
   return label == kGatherLabel      ? "param_gather"
          : label == kReductionLabel ? "grad_reduce"
@@ -187,7 +186,7 @@ std::string_view collective_name(std::int32_t label) {
                                     : "";
 }
 
-// A slice for each task of the graph, with the chunk's task that it belongs to.
+// A slice for each task of the graph, with the task of the chunk that it belongs to.
 std::vector<StepTimeline::Slice> slices_of(const PipelineGraph& pipeline, bool overlap_p2p) {
   const Execution execution = execute(pipeline.graph);
   const CriticalPath path = critical_path(pipeline.graph);
@@ -211,7 +210,7 @@ std::vector<StepTimeline::Slice> slices_of(const PipelineGraph& pipeline, bool o
     for (std::size_t i = 0; i < rank.size(); ++i) {
       const PipelineGraph::Placed& placed = rank[i];
       if (placed.send >= 0) at(placed.send).task = static_cast<std::int32_t>(i);
-      if (i > 0 && placed.first == rank[i - 1].first) continue;  // A pair's stretches are its first's.
+      if (i > 0 && placed.first == rank[i - 1].first) continue;  // A pair's stretches belong to its first task.
       const std::int32_t first = placed.beside < 0 ? placed.first : std::min(placed.first, placed.beside);
       for (std::int32_t node = first; node <= placed.last; ++node) at(node).task = static_cast<std::int32_t>(i);
       if (placed.beside >= 0) at(placed.beside).in_sequence = false;
@@ -219,7 +218,7 @@ std::vector<StepTimeline::Slice> slices_of(const PipelineGraph& pipeline, bool o
   return slices;
 }
 
-// Transfers between ranks, of the first `chunk_tasks` tasks.
+// Transfers between ranks, among the first `chunk_tasks` tasks.
 std::vector<StepTimeline::Flow> flows_of(const PipelineGraph& pipeline, std::size_t chunk_tasks) {
   const std::vector<GraphTask>& tasks = pipeline.graph.tasks();
   std::vector<StepTimeline::Flow> flows;
@@ -231,8 +230,8 @@ std::vector<StepTimeline::Flow> flows_of(const PipelineGraph& pipeline, std::siz
   return flows;
 }
 
-// Parts what a rank waits for from what runs beside its tasks: of a gather until its chunk's first forward starts, of a
-// reduction once the last task has ended, of a reload once that is done too.
+// Separates what a rank waits for from what runs beside its tasks. It waits for a gather until its chunk's first
+// forward starts, for a reduction after its last task, and for a reload after the reduction.
 void split_waits(const PipelineGraph& pipeline, const Timeline& timeline, std::size_t chunk_tasks,
                  std::vector<StepTimeline::Slice>& slices) {
   const auto split = [&](std::size_t node, std::int64_t at) {

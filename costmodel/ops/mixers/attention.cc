@@ -2,21 +2,21 @@
 
 #include "costmodel/ops/mixers/mixers.h"
 
-// What several kinds of attention share.
+// Ops that several kinds of attention share.
 namespace foldwise::costmodel {
 namespace {
 
 using RM = RecomputeModule;
 using OM = OffloadModule;
 
-constexpr int kChunksOfRank = 2;  // Of the 2 cp into which Megatron cuts a sequence, so that ranks have as much work.
+constexpr int kChunksOfRank = 2;  // Of the 2 cp chunks into which Megatron cuts a sequence to balance the ranks.
 
-// Kernels of a chunk of queries and all keys before it, over those of a whole causal sequence with as many FLOPs:
-// cuDNN's of Llama 3 8B at 16,384 tokens on two H200, by gathered keys (CP 2) and by heads (TP 2): 270 and 258 ms
-// forward, 890 and 773 backward. Source: benchmarks/accuracy/journal.md#gathered-keys.
+// Time of kernels for a chunk of queries with all keys before it, relative to a whole causal sequence with as many
+// FLOPs. cuDNN kernels of Llama 3 8B at 16,384 tokens on two H200, with gathered keys (CP 2) and with heads (TP 2),
+// took 270 and 258 ms forward, 890 and 773 backward. Source: benchmarks/accuracy/journal.md#gathered-keys.
 constexpr double kGatheredForward = 1.048, kGatheredBackward = 1.151;
 
-// K/V (or all four tensors) exchanged over CP. Source: docs/formulas.md#context-parallel.
+// Exchanges K/V, or all four tensors, over CP. Source: docs/formulas.md#context-parallel.
 void context_parallel(Builder& b, const CoreAttention& a, Phase phase) {
   const auto cp = static_cast<double>(b.options().cp);
   if (cp <= 1) return;
@@ -35,7 +35,7 @@ void context_parallel(Builder& b, const CoreAttention& a, Phase phase) {
   switch (b.options().cp_comm) {
     case CpComm::kP2p:
     case CpComm::kA2aP2p: {
-      // Ring: one op for all steps, beside the attention kernel.
+      // The ring is one op for all steps, beside the attention kernel.
       const double passes = phase == Phase::kForward ? 1.0 : 2.0;
       const std::int64_t ring = ranks / inner;
       b.overlap(Overlap::kCpAttention);
@@ -45,9 +45,10 @@ void context_parallel(Builder& b, const CoreAttention& a, Phase phase) {
       break;
     }
     case CpComm::kAllGather: {
-      // Keys and values are gathered and put in the order of the sequence, in both directions; gradients of all of them
-      // are zeroed, added to by each chunk of queries, put in the order of the ranks and scattered. Source:
-      // AttnFuncWithCPAndKVAllGather in transformer_engine/pytorch/attention/dot_product_attention/context_parallel.py.
+      // Keys and values are gathered and put in the order of the sequence, in both directions. Gradients of all of them
+      // are zeroed, each chunk of queries adds to them, and they are put in the order of the ranks and scattered.
+      // Source: AttnFuncWithCPAndKVAllGather in
+      // transformer_engine/pytorch/attention/dot_product_attention/context_parallel.py.
       const auto pass = [&](std::string_view name, MemoryOp op, double bytes, int launches) {
         const MemoryWork work{op, Bytes{bytes}, launches};
         phase == Phase::kForward ? b.forward(name, work, launches) : b.backward(name, phase, work, launches);
@@ -60,7 +61,7 @@ void context_parallel(Builder& b, const CoreAttention& a, Phase phase) {
         pass("cp_join_chunks", MemoryOp::kElementwise, 2.0 * o, kChunksOfRank);
         break;
       }
-      // A rank's chunks are the r-th and the r-th from the end: (2 cp + 1) / (2 cp) of all keys are before them.
+      // A rank has the r-th chunk and the r-th from the end. Together (2 cp + 1) / (2 cp) of all keys precede them.
       pass("cp_zero_gradients", MemoryOp::kFill, gathered, 2);
       pass("cp_add_gradients", MemoryOp::kElementwise, 3.0 * gathered * (2.0 * cp + 1.0) / (2.0 * cp),
            2 * kChunksOfRank);
@@ -79,10 +80,10 @@ void context_parallel(Builder& b, const CoreAttention& a, Phase phase) {
 // Source: docs/memory.md#moments.
 constexpr int kScoreCopies = 3;
 
-// Whether keys are gathered over CP, for chunks of queries one after the other.
+// Whether keys are gathered over CP, for one chunk of queries after another.
 bool gathers_keys(const LayerOptions& o) { return o.cp > 1 && o.cp_comm == CpComm::kAllGather; }
 
-// What core attention keeps for its backward.
+// Keeps the tensors that core attention needs in its backward.
 void keep_attention(Builder& b, const CoreAttention& a, double score_bytes) {
   const LayerOptions& o = b.options();
   const double ta = b.shape().attention_tokens, heads_ta = a.heads * ta, groups_ta = a.groups * ta;
@@ -94,22 +95,22 @@ void keep_attention(Builder& b, const CoreAttention& a, double score_bytes) {
     b.keep("key", kBf16 * groups_ta * qk, key_freed_by, {OM::kCoreAttn});
     b.keep("value", kBf16 * groups_ta * v, a.keys_freed_by, {OM::kCoreAttn});
   }
-  // Core attention saves its output, and so does the projection, whose input it is, unless that quantises it:
-  // offloading core_attn alone copies it, and lets go of query, key and value only (forced_released_tensors in
+  // Core attention keeps its output. So does the projection, whose input it is, unless the projection quantises it.
+  // Offloading core_attn alone copies the output, and frees only query, key and value (forced_released_tensors in
   // megatron/core/transformer/attention.py).
   const bool projection_has_it = !b.recipe().keeps_projection_input;
   b.keep("attention_output", kBf16 * heads_ta * v, {},
          projection_has_it ? BitSet<OM>{OM::kAttnProj} : BitSet<OM>{OM::kCoreAttn});
   if (projection_has_it) b.copy_if_offloaded("attention_output", kBf16 * heads_ta * v, {OM::kCoreAttn});
-  // Heads exchanged, or two halves of the queries one after the other (context_parallel.py in TE): another tensor than
-  // the kernel's.
+  // If heads are exchanged, or two halves of the queries run one after another (context_parallel.py in TE), the joined
+  // output is a separate tensor from the kernel's.
   if (o.cp_all_to_all_ranks() > 1 || gathers_keys(o)) b.keep("joined_output", kBf16 * heads_ta * v);
   if (o.software.fused_attention) {
     b.keep("log_sum_exp", kFp32 * heads_ta, {RM::kCoreAttn});
-  } else {  // K and V are repeated to one per query head; the originals are freed.
+  } else {  // K and V are repeated, once per query head; the originals are freed.
     b.keep("probabilities", score_bytes, {RM::kCoreAttn});
     if (o.attention_dropout > 0.0)
-      b.keep("dropped_probabilities_mask", 1.5 * score_bytes, {RM::kCoreAttn});  // 2 bytes, and 1 of mask.
+      b.keep("dropped_probabilities_mask", 1.5 * score_bytes, {RM::kCoreAttn});  // 2 bytes, and 1 byte of mask.
     b.keep("repeated_key_value", kBf16 * heads_ta * (qk + v), {RM::kCoreAttn});
   }
 }
@@ -139,7 +140,7 @@ void core_attention(Builder& b, const CoreAttention& a) {
   const auto qk = static_cast<double>(a.qk_dim), v = static_cast<double>(a.v_dim);
   double pairs = batch * a.heads * causal_pairs(s, a.window, a.keys) / cp;
   const double window = o.software.fused_attention && a.window < s ? a.window : 0.0;
-  if (!o.software.fused_attention) pairs *= 2.0;  // Unfused kernels compute the masked half too.
+  if (!o.software.fused_attention) pairs *= 2.0;  // Unfused kernels also compute the masked half.
   const double heads_ta = a.heads * ta, groups_ta = a.groups * ta;
 
   b.recompute({RM::kCoreAttn});
@@ -147,13 +148,13 @@ void core_attention(Builder& b, const CoreAttention& a) {
   b.inside_module(te);
   b.step();
   context_parallel(b, a, Phase::kForward);
-  const bool dropout = o.attention_dropout > 0.0;  // Fused kernels draw again in backward, and keep none.
+  const bool dropout = o.attention_dropout > 0.0;  // Fused kernels draw again in backward and keep no mask.
   const double score_bytes = kBf16 * batch * a.heads * s * s / cp;
   const bool ring =
-      o.cp_comm != CpComm::kAllGather && o.cp_all_to_all_ranks() < o.cp;  // Something is left for the ring.
+      o.cp_comm != CpComm::kAllGather && o.cp_all_to_all_ranks() < o.cp;  // Some ranks are left for the ring.
   if (ring) b.overlap(Overlap::kCpAttention);
-  // A ring runs one kernel per step and rescales the output it has so far (fp32 read, bf16 read, fp32 write); gathered
-  // keys meet a kernel per chunk of queries.
+  // A ring runs one kernel per step and rescales the output so far (FP32 read, BF16 read, FP32 write). With gathered
+  // keys there is one kernel per chunk of queries.
   const bool gathers = gathers_keys(o);
   const int steps = ring ? static_cast<int>(o.cp / o.cp_all_to_all_ranks()) : gathers ? kChunksOfRank : 1;
   const double rows = gathers ? heads_ta / kChunksOfRank : heads_ta;
@@ -169,12 +170,12 @@ void core_attention(Builder& b, const CoreAttention& a) {
           step);
   if (ring)
     b.forward("merge_steps", MemoryWork{MemoryOp::kElementwise, Bytes{10.0 * (steps - 1) * heads_ta * v}}, steps);
-  if (!o.software.fused_attention)  // Mask, softmax, scale and copies: 11 of the 25 passes over the scores are forward.
+  if (!o.software
+           .fused_attention)  // Mask, softmax, scale and copies: 11 of the 25 passes over the scores are in forward.
     b.forward("scores", MemoryWork{MemoryOp::kElementwise, Bytes{(dropout ? 13.5 : 11.0) * score_bytes}},
               dropout ? 7 : 6);
   keep_attention(b, a, score_bytes);
-  // Gradients of output, query, key and value. Unfused: the in-place mask makes autograd clone the gradient of the
-  // scores.
+  // Gradients of output, query, key and value. Unfused: the in-place mask makes autograd clone the scores' gradient.
   const std::vector<MemoryWork> passes = attention_backward_passes(heads_ta, groups_ta, qk, v);
   b.backward("core_attention", Phase::kDgrad, passes.front());
   b.backward_transient({2.0 * heads_ta * qk, 2.0 * groups_ta * qk, 2.0 * groups_ta * v, 2.0 * heads_ta * v});
@@ -213,8 +214,8 @@ void input_norm(Builder& b, std::string_view name, bool fused, double output_byt
 }
 
 void rope(Builder& b, double elements) {
-  // Unfused: multiplies, negation, concatenation of halves and an add: about six times the traffic of the fused kernel.
-  // Megatron falls back to it where YaRN scales (apply_rotary_pos_emb in models/common/embeddings/rope_utils.py).
+  // Unfused: multiplies, negation, concatenation of halves and an add, with about six times the traffic of the fused
+  // kernel. Megatron uses it if YaRN scales (apply_rotary_pos_emb in models/common/embeddings/rope_utils.py).
   const bool fused = b.options().software.transformer_engine && !b.model().scaled_rope;
   const double passes = fused ? 4.0 : 24.0;
   const int launches = fused ? 2 : 12;

@@ -7,7 +7,7 @@ namespace {
 
 using RM = RecomputeModule;
 
-// DeepSeek-V4's layers of ratio 4 select keys with an indexer; those of ratio 128 read all their compressed keys.
+// DeepSeek-V4's layers of ratio 4 select keys with an indexer. Layers of ratio 128 read all their compressed keys.
 bool indexed(const CompressedSpec& c, const LayerSpec& layer) {
   constexpr std::int64_t kIndexedRatio = 4;
   return layer.compress_ratio == kIndexedRatio && c.index_heads > 0;
@@ -35,7 +35,8 @@ MixerFlops CompressedSpec::flops(const FlopsContext& context) const {
 
 namespace {
 
-// Keys of one of `windows` windows of values and gates each: two bf16 projections, and their pooling by softmax.
+// Compressed keys: values and gates for each of `windows` windows by two BF16 projections, and their pooling by
+// softmax.
 void compress(Builder& b, std::string_view name, std::int64_t head_dim, std::int64_t ratio, std::int64_t windows) {
   const double t = b.shape().tokens;
   const std::int64_t width = windows * head_dim;
@@ -87,7 +88,7 @@ void build(Builder& b, const CompressedSpec& c, const LayerSpec& layer) {
             .rows = ta,
             .out = c.heads * c.head_dim / tp,
             .in = c.q_lora_rank});
-  // Norm of each head's query without a weight, and its rotary slice.
+  // Norm of each head's query, without a weight, and its rotary part.
   b.op_pair("query_norm", SoftwareWork{SoftwareKernel::kQueryNormForward, ta * n * d},
             SoftwareWork{SoftwareKernel::kQueryNormBackward, ta * n * d}, 1, 2);
   b.keep("query_before_norm", 2.0 * ta * n * d, {RM::kMlaUpProj});
@@ -114,7 +115,7 @@ void build(Builder& b, const CompressedSpec& c, const LayerSpec& layer) {
   core.query_freed_by = {RM::kMlaUpProj};
   core_attention(b, core);
   b.weight("sinks", c.heads / tp, false);
-  rope(b, ta * n * rotary);  // Of the output, back.
+  rope(b, ta * n * rotary);  // Inverse rotation of the output.
   const std::int64_t group_in = c.heads * c.head_dim / std::max<std::int64_t>(1, c.output_groups);
   b.linear({.name = "linear_o_a",
             .split = Split::kDuplicated,

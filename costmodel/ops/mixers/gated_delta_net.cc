@@ -23,19 +23,20 @@ void build(Builder& b, const GatedDeltaNetSpec& g, const LayerSpec&) {
   const std::int64_t qk = g.key_heads * g.key_head_dim, v = g.value_heads * g.value_head_dim;
   const bool low_rank = g.gate_rank > 0;
   const std::int64_t in = 2 * qk + v + g.value_heads + (low_rank ? 0 : v + g.value_heads);
-  // Values of a token on this rank: queries and keys, these once a value head, values, all that is convolved.
+  // Values of a token on this rank: queries and keys, the same repeated per value head, values, and all that is
+  // convolved.
   const double n = real(g.value_heads) / b.tp(), keys = 2.0 * real(qk) / b.tp(), x = real(v) / b.tp(),
                repeated = g.value_heads > g.key_heads ? 2.0 * n * real(g.key_head_dim) : 0.0, conv = keys + x;
   const bool te = b.options().software.transformer_engine;
   input_norm(b, "input_layernorm", te, te ? b.recipe().saved_input_bytes() : 2.0);
   b.linear({.name = "in_proj", .split = Split::kColumn, .rows = ta, .out = in / tp, .in = h});
-  if (low_rank) {  // The kernels of the gated delta rule stand for those with a decay of every channel.
+  if (low_rank) {  // The kernels of the gated delta rule stand in for those with a decay per channel.
     const double t = b.shape().tokens;
     b.linear({.name = "gates_down_proj", .rows = t, .out = 2 * g.gate_rank, .in = h});
     b.linear({.name = "gates_up_proj", .split = Split::kColumn, .rows = ta, .out = (qk + v) / tp, .in = g.gate_rank});
   }
-  // Copies: the convolution wants a channel's tokens one after another, the rule a token's channels and a query and key
-  // for each value head. Their gradients come back likewise and end in slices of in_proj's output.
+  // Copies: the convolution needs a channel's tokens in sequence, the rule needs a token's channels, and a query and
+  // key per value head. Gradients are copied back in the same way and end in slices of in_proj's output.
   b.op_pair("layout", SoftwareWork{SoftwareKernel::kDeltaNetLayoutForward, ta * conv},
             SoftwareWork{SoftwareKernel::kDeltaNetLayoutBackward, ta * conv}, 9, 15);
   b.keep("convolution_input", 2.0 * ta * conv);
@@ -45,10 +46,10 @@ void build(Builder& b, const GatedDeltaNetSpec& g, const LayerSpec&) {
   b.memory_op("l2_norm", MemoryOp::kNormForward, 4.0 * ta * keys, MemoryOp::kNormBackward, 6.0 * ta * keys, 2, 4);
   b.keep("normed_query_key", 2.0 * ta * keys);
   b.step();
-  // Decay and beta of a head are small, but made by eight kernels.
+  // A head's decay and beta are small, but eight kernels make them.
   b.op_pair("gated_delta_rule", SoftwareWork{SoftwareKernel::kGatedDeltaRuleForward, ta * x},
             SoftwareWork{SoftwareKernel::kGatedDeltaRuleBackward, ta * x}, 6 + 8, 17 + 12);
-  constexpr double kChunk = 64.0;  // Tokens: their inverse of a chunk is kept in bf16.
+  constexpr double kChunk = 64.0;  // Tokens per chunk. The inverse of each chunk is kept in BF16.
   b.weight("dt_bias_a_log", (g.value_heads + (low_rank ? qk : g.value_heads)) / tp, false, false, false, 2);
   b.keep("repeated_query_key", 2.0 * ta * repeated);
   b.keep("value", 2.0 * ta * x);

@@ -59,7 +59,7 @@ void build(Builder& b, const GqaSpec& g, const LayerSpec& layer) {
   core_attention(b, core);
   if (g.learnable_softmax) {
     b.weight("softmax_offset", g.heads / tp, false);
-    // cuDNN sums its gradient with atomics in the kernel before the backward one.
+    // cuDNN sums its gradient with atomics in the kernel before the main backward one.
     b.backward("softmax_offset", Phase::kDgrad, SoftwareWork{SoftwareKernel::kSinkGradient, ta * heads}, 0);
   }
   // v is a view that keeps the whole QKV output. Transformer Engine's attention saves a copy of it instead, but the

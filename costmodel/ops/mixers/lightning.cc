@@ -2,8 +2,8 @@
 
 namespace foldwise::costmodel {
 
-// Not in Megatron's function: q, k, v, gate and output projections, and per head the update and the read of a head_dim
-// x head_dim state.
+// Not in Megatron's function. Counts q, k, v, gate and output projections, and per head the update and the read of a
+// head_dim x head_dim state.
 MixerFlops LightningSpec::flops(const FlopsContext& context) const {
   const double h = real(context.model.hidden_size), q = real(heads) * real(head_dim);
   return {.per_token = 6 * (5 * h * q + 2 * q * real(head_dim)), .per_squared_token = 0};
@@ -14,7 +14,7 @@ void build(Builder& b, const LightningSpec& g, const LayerSpec&) {
   const std::int64_t tp = b.options().tp, h = b.model().hidden_size, width = g.heads * g.head_dim;
   const double ta = b.shape().attention_tokens, x = static_cast<double>(width) / b.tp();
   const bool te = b.options().software.transformer_engine;
-  constexpr double kBlock = 256;  // Tokens of a block of the kernel. Source: the public MiniMax-01 implementation.
+  constexpr double kBlock = 256;  // Tokens per block of the kernel. Source: the public MiniMax-01 implementation.
   input_norm(b, "input_layernorm", te, te ? b.recipe().saved_input_bytes() : 2.0);
   b.linear({.name = "linear_qkv",
             .lora = LoraModule::kLinearQkv,

@@ -3,7 +3,7 @@
 
 namespace foldwise::costmodel {
 
-// Megatron takes the inner width as 2h whatever the heads say, and counts Mamba in hybrid models only.
+// Megatron uses 2h as the inner width, whatever the heads are, and counts Mamba only in hybrid models.
 MixerFlops MambaSpec::flops(const FlopsContext& context) const {
   FW_CHECK(context.model.hybrid, "a Mamba layer outside a hybrid model");
   const double h = real(context.model.hidden_size), inner = 2 * h;
@@ -12,8 +12,8 @@ MixerFlops MambaSpec::flops(const FlopsContext& context) const {
   return {.per_token = 3 * (2 * h * input + 7 * inner * real(state) + 2 * inner * h), .per_squared_token = 0};
 }
 
-// Mamba-2: in_proj, causal convolution, chunked scan, gated norm, out_proj. Mamba-1: without the norm; x_proj and
-// dt_proj make B, C and dt from the convolution's output, and Mamba-2's scan stands for its own.
+// Mamba-2: in_proj, causal convolution, chunked scan, gated norm, out_proj. Mamba-1 has no norm; x_proj and dt_proj
+// make B, C and dt from the convolution's output, and Mamba-2's scan stands in for its own.
 void build(Builder& b, const MambaSpec& m, const LayerSpec&) {
   b.captured_by({GraphModule::kMamba});
   const std::int64_t tp = b.options().tp, h = b.model().hidden_size;
@@ -26,11 +26,11 @@ void build(Builder& b, const MambaSpec& m, const LayerSpec&) {
   b.linear({.name = "in_proj", .split = Split::kColumn, .rows = ta, .out = m.projection() / tp, .in = h});
   const double projected = static_cast<double>(m.projection()) / b.tp();
   b.keep("in_proj_output", 2.0 * ta * projected);
-  // The scan wants sequences one after another, Megatron's rows alternate between those of a micro-batch
+  // The scan needs sequences one after another, but Megatron's rows alternate between the sequences of a micro-batch
   // (ssm/mamba_mixer.py: _ssm_training).
   const double copied = b.options().micro_batch > 1 ? 4.0 * ta : 0.0;
   b.memory_op("sequence_major", MemoryOp::kStridedCopy, copied * projected, MemoryOp::kStridedCopy, copied * projected);
-  // Backward runs the convolution again: only its input is kept.
+  // Backward runs the convolution again, so only its input is kept.
   b.op_pair("conv1d", SoftwareWork{SoftwareKernel::kMambaConvolutionForward, ta * conv},
             SoftwareWork{SoftwareKernel::kMambaConvolutionBackward, ta * conv});
   b.weight("conv1d", m.conv_kernel * (inner + bc) / tp, false);
@@ -45,14 +45,14 @@ void build(Builder& b, const MambaSpec& m, const LayerSpec&) {
               .bias = inner / tp});
     b.weight("dt_b_c_norm", m.dt_rank + 2 * m.state, false, false, tp > 1, 3);
   }
-  // Kernels of mamba_ssm, which fp32 arithmetic bounds. An element of a token is measured where a chunk has as many
-  // tokens as there are states; else it goes by its bytes: tokens in bf16, and the fp32 states of every chunk: made,
-  // passed on and read; backward makes them again and their gradients.
+  // Kernels of mamba_ssm, which FP32 arithmetic limits. The time per element was measured with as many tokens in a
+  // chunk as there are states. For other sizes it is scaled by bytes: BF16 tokens, and the FP32 states of every chunk,
+  // which are made, passed on and read. Backward makes them again, and their gradients.
   const double states = static_cast<double>(m.state) / static_cast<double>(m.chunk);
   b.op_pair("chunk_scan", SoftwareWork{SoftwareKernel::kMambaScanForward, ta * x * (7.0 + 16.0 * states) / 23.0},
             SoftwareWork{SoftwareKernel::kMambaScanBackward, ta * x * (37.0 + 40.0 * states) / 77.0}, 5, 36);
   b.weight("dt_bias_a_d", (first ? inner * (m.state + 1) : 3 * m.heads) / tp, false, false, false, first ? 2 : 3);
-  // Its matrix products hide behind that.
+  // The scan's matrix products are hidden behind that.
   b.memory_op("batch_major", MemoryOp::kStridedCopy, copied * x, MemoryOp::kStridedCopy, copied * x);
   if (first)
     b.memory_op("gate", MemoryOp::kElementwise, 6.0 * ta * x, MemoryOp::kElementwise, 10.0 * ta * x);

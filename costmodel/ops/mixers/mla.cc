@@ -25,7 +25,7 @@ MixerFlops MlaSpec::flops(const FlopsContext& context) const {
 
 namespace {
 
-// Down projections to the latents of query, and of key and value with the key's rotary part.
+// Down projections to the latent of the query, and to that of key and value with the key's rotary part.
 void project_down(Builder& b, const MlaSpec& m) {
   const std::int64_t h = b.model().hidden_size;
   const double t = b.shape().tokens, latent = static_cast<double>(m.kv_lora_rank + m.qk_pos_emb_head_dim);
@@ -43,7 +43,7 @@ void project_down(Builder& b, const MlaSpec& m) {
 void project_up(Builder& b, const MlaSpec& m, std::int64_t heads) {
   const double ta = b.shape().attention_tokens, t = b.shape().tokens, q8 = b.recipe().saved_input_bytes();
   const std::int64_t qk = m.qk_head_dim + m.qk_pos_emb_head_dim;
-  // With Transformer Engine the norms of the latents are part of the up projections.
+  // In Transformer Engine the up projections contain the latents' norms.
   const auto latent_norm = [&](std::string_view name, std::int64_t width) {
     if (!m.qk_layernorm) return;
     b.inside_module(b.options().software.transformer_engine);
@@ -72,7 +72,7 @@ void project_up(Builder& b, const MlaSpec& m, std::int64_t heads) {
             .in = m.kv_lora_rank});
 }
 
-// The query's rotary part works in place; key and value are assembled by one kernel.
+// The query's rotary part is rotated in place. One kernel assembles key and value.
 void rotate(Builder& b, const MlaSpec& m, double heads) {
   const double ta = b.shape().attention_tokens;
   const auto rotary = static_cast<double>(m.qk_pos_emb_head_dim);
@@ -81,7 +81,8 @@ void rotate(Builder& b, const MlaSpec& m, double heads) {
   const double unfused = b.options().software.transformer_engine ? 1.0 : 6.0;
   b.memory_op("rope_query", MemoryOp::kRope, unfused * 4.0 * ta * heads * rotary, MemoryOp::kRope,
               unfused * 4.0 * ta * heads * rotary);
-  // YaRN's cosine and sine in bf16 and an fp32 table, cached by every layer; at first bf16 tables for 4096 positions.
+  // Every layer caches YaRN's cosine and sine in BF16 and an FP32 table; before the first step BF16 tables for 4096
+  // positions.
   constexpr double kFirstPositions = 4096.0;
   const double positions = std::max(kFirstPositions, static_cast<double>(b.options().seq_len));
   b.cache((2.0 * kBf16 + kFp32) * positions * rotary, 2.0 * kBf16 * kFirstPositions * rotary);
@@ -89,7 +90,7 @@ void rotate(Builder& b, const MlaSpec& m, double heads) {
               unfused * assembled);
 }
 
-// DeepSeek sparse attention: a small attention picks index_topk keys per query. Their number, 0 without it.
+// DeepSeek sparse attention: a small attention selects index_topk keys per query. Returns their number; 0 without it.
 double index_keys(Builder& b, const MlaSpec& m) {
   if (m.index_heads <= 0) return 0.0;
   const std::int64_t h = b.model().hidden_size;
@@ -111,7 +112,7 @@ double index_keys(Builder& b, const MlaSpec& m) {
 void build(Builder& b, const MlaSpec& m, const LayerSpec&) {
   const std::int64_t heads = m.heads / b.options().tp;
   const auto n = static_cast<double>(m.heads) / b.tp();
-  // In FP8 each down projection quantises the norm output for itself and keeps that copy.
+  // In FP8 each down projection quantises the norm's output itself and keeps its copy.
   const double down_projections = m.q_lora_rank > 0 ? 2.0 : 1.0;
   input_norm(b, "input_layernorm", false,
              b.recipe().low_precision() ? down_projections * b.recipe().saved_input_bytes() : kBf16);
