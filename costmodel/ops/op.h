@@ -138,7 +138,7 @@ struct Weight {
 };
 
 struct Op {
-  std::string_view name;  ///< Megatron's module name where it has one.
+  std::string_view name;  ///< Megatron's module name, if there is one.
   Module module = Module::kAttention;
   Phase phase = Phase::kForward;
   Node node = Node::kPreDispatch;

@@ -15,8 +15,8 @@ bool indexed(const CompressedSpec& c, const LayerSpec& layer) {
 
 }  // namespace
 
-// Of DeepSeek-V4 attention, which Megatron's function does not know: projections as they are, core attention over the
-// window and the compressed keys, of which a layer with an indexer sees at most index_topk.
+// FLOPs of DeepSeek-V4 attention, which Megatron's function does not know. Projections are counted as they are. Core
+// attention covers the window and the compressed keys, of which a layer with an indexer sees at most index_topk.
 MixerFlops CompressedSpec::flops(const FlopsContext& context) const {
   const LayerSpec& layer = context.layer;
   const double tokens = context.tokens;
@@ -50,8 +50,8 @@ void compress(Builder& b, std::string_view name, std::int64_t head_dim, std::int
   b.norm("key_norm", t / real(ratio), head_dim);
 }
 
-// Streams of the residual around attention or MLP: summed into its input by weights that come from them, mixed, and
-// its output added to each. Backward wants the streams and that output.
+// Hyper-connection: residual streams around attention or MLP. Weights made from the streams sum them into the input and
+// mix them, and the output is added to each. Backward needs the streams and that output.
 void hyper_connection(Builder& b, std::string_view name, std::int64_t streams) {
   if (streams <= 1) return;
   const double t = b.shape().tokens, h = real(b.model().hidden_size), elements = t * real(streams) * h;
@@ -66,10 +66,11 @@ void hyper_connection(Builder& b, std::string_view name, std::int64_t streams) {
 
 }  // namespace
 
-// DeepSeek-V4: queries through a low rank, one shared key/value head, compressed keys besides a window, output through
-// grouped low-rank blocks; hyper-connections around attention and MLP, both charged here. Ops as in transformers 5.24
-// (models/deepseek_v4), what is no product or attention compiled (benchmarks/accuracy/journal.md#software). Not in it:
-// what trains the indexer, and that sparse attention gathers its keys.
+// DeepSeek-V4: low-rank queries, one shared key/value head, compressed keys besides a window, and output through
+// grouped low-rank blocks. The hyper-connections around attention and MLP are both charged here. The ops are those of
+// transformers 5.24 (models/deepseek_v4); ops that are neither products nor attention are compiled
+// (benchmarks/accuracy/journal.md#software). Not included: the indexer's training loss, and the gather of keys in
+// sparse attention.
 void build(Builder& b, const CompressedSpec& c, const LayerSpec& layer) {
   const LayerOptions& o = b.options();
   const std::int64_t tp = o.tp, h = b.model().hidden_size;

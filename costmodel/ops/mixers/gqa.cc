@@ -62,8 +62,8 @@ void build(Builder& b, const GqaSpec& g, const LayerSpec& layer) {
     // cuDNN sums its gradient with atomics in the kernel before the main backward one.
     b.backward("softmax_offset", Phase::kDgrad, SoftwareWork{SoftwareKernel::kSinkGradient, ta * heads}, 0);
   }
-  // v is a view that keeps the whole QKV output. Transformer Engine's attention saves a copy of it instead, but the
-  // checkpoint around a recomputed one saves the view.
+  // v is a view that keeps the whole QKV output alive. Transformer Engine's attention saves a copy of v, but the
+  // checkpoint around a recomputed attention saves the view.
   if (o.software.fused_attention && (!te || recomputed_modules(o).contains(RM::kCoreAttn)))
     b.keep("qkv_view", 2.0 * ta * (heads + groups) * d);
   if (g.output_gate)
@@ -76,7 +76,7 @@ void build(Builder& b, const GqaSpec& g, const LayerSpec& layer) {
                 6.0 * ta * heads * v);
     b.keep("gated_output", 2.0 * ta * heads * v);
   }
-  // The projection's input is another tensor than the attention's output (_apply_output_gate in
+  // The projection's input is not the attention's output but a separate tensor (_apply_output_gate in
   // megatron/core/transformer/attention.py).
   if (g.output_gate && !b.recipe().keeps_projection_input) b.keep("gated_output", 2.0 * ta * heads * d);
   b.recompute({RM::kAlternateMatmuls});

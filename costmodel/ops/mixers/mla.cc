@@ -10,10 +10,10 @@ using OM = OffloadModule;
 
 }  // namespace
 
-// Of multi-latent attention. The indexer of sparse attention is not counted and its selection neither: Megatron's
-// function knows neither, so DeepSeek-V3.2 reports what DeepSeek-V3 does.
+// FLOPs of multi-latent attention. Sparse attention's indexer and selection are not counted, because Megatron's
+// function does not know them. So DeepSeek-V3.2 reports as many as DeepSeek-V3.
 MixerFlops MlaSpec::flops(const FlopsContext& context) const {
-  if (context.model.hybrid) return {};  // Nor does its hybrid branch know multi-latent attention.
+  if (context.model.hybrid) return {};  // The function's hybrid branch does not know multi-latent attention either.
   const double h = real(context.model.hidden_size), n = real(heads);
   const double nope = real(qk_head_dim), rotary = real(qk_pos_emb_head_dim), v = real(v_head_dim);
   const double q_lora = real(q_lora_rank), kv_lora = real(kv_lora_rank);
