@@ -226,7 +226,7 @@ OpList data_parallel_ops(const StepContext& context, const ParameterCount& count
 
 namespace {
 
-// What a rank's optimizer updates.
+// The parameters that a rank's optimizer updates.
 struct Update {
   const StepContext& context;
   const ParameterCount& count;

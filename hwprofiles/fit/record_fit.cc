@@ -47,7 +47,7 @@ void widen_gemm_range(std::vector<FittedCurve>& fits, const std::string& format)
   }
 }
 
-/// One direction by its op; both at once, `bytes` each, by the slower one.
+/// A copy in one direction is predicted by its op, two copies at once of `bytes` each by the slower one.
 CurveSamples host_copies(const Samples& records) {
   CurveSamples curve{.name = "host copies", .pointer = "", .parameters = {}, .samples = {}};
   constexpr std::int64_t kLatencyCounts = 1 << 20;

@@ -61,7 +61,7 @@ class RecordFile {
   /// other devices.
   RecordFile(std::string path, Session session);
 
-  /// Already measured correctly.
+  /// Whether the setting was already measured with a correct result.
   [[nodiscard]] bool has(const Measurement& setting) const { return measured_.contains(setting_of(setting)); }
   /// Sets `measurement.session`, appends the line and flushes.
   void append(Measurement measurement);

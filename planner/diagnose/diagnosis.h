@@ -99,7 +99,7 @@ struct Diagnosis {
 
 /// docs/output.md#diagnose
 [[nodiscard]] nlohmann::json diagnosis_json(const Run& run, const Diagnosis& diagnosis);
-/// What `--explain` of diagnose takes.
+/// The sections that `--explain` of diagnose can name.
 [[nodiscard]] const Explanations& diagnosis_explanations();
 /// The step, why it differs, what takes longer and what would be faster; then the sections of `explain`.
 [[nodiscard]] std::string diagnosis_text(const Screen& screen, const Run& run, const Diagnosis& diagnosis,

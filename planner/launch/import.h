@@ -14,7 +14,7 @@
 // (docs/launch.md).
 namespace foldwise::planner {
 
-/// What the text may not state.
+/// Values that the text may not state.
 struct ImportRequest {
   std::string system;                    ///< Empty: the log's GPU.
   std::string model;                     ///< Empty: the geometry of the arguments.

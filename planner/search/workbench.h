@@ -128,7 +128,7 @@ class Workbench {
   [[nodiscard]] std::optional<Seconds> time_of(const costmodel::TrainingOptions& options,
                                                const costmodel::ModelCosts& costs, const costmodel::StageLayout& layout,
                                                Seconds limit);
-  /// costmodel::imbalance() <= the device's memory, headroom included.
+  /// Whether Imbalance::p99_memory fits into the whole device. It may use the headroom.
   [[nodiscard]] bool fits_at_p99(const costmodel::TrainingOptions& options, const costmodel::StageLayout& layout);
   /// Clears the caches that have grown large.
   void forget();
