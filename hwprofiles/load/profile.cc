@@ -44,8 +44,8 @@ using costmodel::LinkType;
 using costmodel::Network;
 using nlohmann::json;
 
-/// Keys with texts instead of quantities.
 const std::string kBuiltIn = "built-in ";  // Prefix of a built-in document's name.
+/// Keys with texts instead of quantities.
 const std::string links_pointer = "/network/links";
 const std::vector<std::pair<std::string, LinkType>> nic_links{{"infiniband", LinkType::kInfiniband},
                                                               {"ethernet", LinkType::kEthernet}};
