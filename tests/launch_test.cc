@@ -425,7 +425,7 @@ TEST(Export, WhatAPlanDoesNotSayIsMegatronsDefault) {
   std::map<std::string, json> defaults;
   const json parser = json::parse(file);
   for (const auto& [flag, argument] : parser["arguments"].items())
-    defaults.emplace(argument["dest"], argument["default"]);
+    defaults.emplace(argument.at("dest"), argument.value("default", json()));
   // Bridge's own: None is p2p, None is no module, and a switch for what Megatron tells by the number of layers.
   const std::map<std::string, std::string> others = {
       {"cp_comm_type", "None"}, {"offload_modules", "None"}, {"cpu_offloading", "False"}};
