@@ -176,8 +176,8 @@ void StagedFiles::commit() {
   for (const fs::path& path : folders) {
     const Descriptor folder(::open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
     if (folder.number() >= 0)
-      static_cast<void>(
-          sync(folder.number()));  // The files are already there; the sync only protects them from a crash.
+      // The files are already there; the sync only protects them from a crash.
+      static_cast<void>(sync(folder.number()));
   }
 }
 

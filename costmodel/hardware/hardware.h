@@ -50,8 +50,8 @@ struct GemmCurve {
   double group_memory_share = 1.0;      ///< Share of the HBM bandwidth that groups running side by side reach.
   double group_accumulate_share = 0.0;  ///< The same for groups that add to FP32; 0: as group_memory_share.
   Seconds one_kernel_per_group{};       ///< per_group for groups in one kernel.
-  double one_kernel_memory_share =
-      0.0;                  ///< group_memory_share for groups in one kernel; 0: not measured, costs as several kernels.
+  /// group_memory_share for groups in one kernel; 0: not measured, costs as several kernels.
+  double one_kernel_memory_share = 0.0;
   Seconds wave_overhead{};  ///< Prologue and epilogue of a wave.
   /// Rate at which an epilogue adds to an FP32 output (4 bytes read and 4 written per element), over the HBM bandwidth.
   /// Above 1 if other tiles compute meanwhile.

@@ -33,8 +33,8 @@ struct PrecisionRecipe {
   bool one_scale = false;
   bool amax_pass = false;  ///< Quantising first reads the source once more for its largest value.
   SplitQuantize split_quantize = SplitQuantize::kNever;
-  std::int64_t expert_row_multiple =
-      1;  ///< An expert's rows are padded to a multiple of this. Source: moe_utils.py, fp8_utils.py.
+  /// An expert's rows are padded to a multiple of this. Source: moe_utils.py, fp8_utils.py.
+  std::int64_t expert_row_multiple = 1;
   /// Low-precision primaries (--fp8-param-gather) are in DDP's buffers and are gathered as they are. MXFP8 ones are
   /// made from a BF16 gather, because both of their layouts come from high precision.
   bool gathers_primaries = true;

@@ -73,8 +73,8 @@ class CachingAllocator {
     auto operator<=>(const FreePiece&) const = default;
   };
   struct Pool {
-    std::vector<FreePiece>
-        free;  ///< Mapped pieces, sorted. They change with every op, so this is a vector instead of a tree.
+    /// Mapped pieces, sorted. They change with every op, so this is a vector instead of a tree.
+    std::vector<FreePiece> free;
     std::set<std::pair<std::int64_t, Block>> unmapped;  ///< By address.
   };
 

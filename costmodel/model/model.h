@@ -30,8 +30,8 @@ struct MoeSpec {
   std::int64_t shared_ffn_hidden_size = 0;  ///< --moe-shared-expert-intermediate-size: total over shared experts.
   bool shared_gate = false;                 ///< --moe-shared-expert-gate
   std::int64_t latent_size = 0;             ///< --moe-latent-size: width of the routed experts; 0: hidden_size.
-  std::int64_t zero_experts =
-      0;  ///< Experts that return their input. The router scores them; `topk` does not count them.
+  /// Experts that return their input. The router scores them; `topk` does not count them.
+  std::int64_t zero_experts = 0;
   bool operator==(const MoeSpec&) const = default;
 };
 

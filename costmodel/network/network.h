@@ -21,8 +21,8 @@ enum class CollectiveKind {
   kBroadcast
 };
 inline constexpr std::size_t kCollectiveKinds = enumerators<CollectiveKind>();
-inline constexpr std::size_t kMeasuredKinds =
-    kCollectiveKinds - 1;  ///< All but broadcast, which uses the curve of all-gather.
+/// All but broadcast, which uses the curve of all-gather.
+inline constexpr std::size_t kMeasuredKinds = kCollectiveKinds - 1;
 
 /// t = base + per_rank * (ranks - 1) + wire bytes per GPU / bandwidth. Bandwidth 0: there is no such protocol.
 struct ProtocolCurve {
@@ -86,8 +86,8 @@ struct Network {
 /// of its members. An uneven group is limited by the domain with the fewest.
 struct GroupShape {
   std::int64_t ranks = 1;
-  std::int64_t ranks_per_domain =
-      1;                            ///< Members in an NVLink domain; in an uneven group, in the domain with the fewest.
+  /// Members in an NVLink domain; in an uneven group, in the domain with the fewest.
+  std::int64_t ranks_per_domain = 1;
   std::int64_t leaves = 1;          ///< Leaf switches of a rail that the group's domains are connected to.
   std::int64_t uneven_domains = 0;  ///< Number of NVLink domains if the group is uneven; else 0.
   [[nodiscard]] std::int64_t domains() const {

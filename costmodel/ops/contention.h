@@ -30,8 +30,8 @@ struct CommunicationSum {
 struct SharedPace {
   double compute = 1.0, communication = 1.0;
   Seconds wait{};  ///< Of all starts together.
-  double starts =
-      1.0;  ///< Number of equal parts of the communication, each of which waits; below one: the part that waits, once.
+  /// Number of equal parts of the communication, each of which waits; below one: the part that waits, once.
+  double starts = 1.0;
 };
 /// `starts`: number of kernels of the communication that must wait for SMs which other kernels occupy.
 [[nodiscard]] SharedPace shared_pace(const ComputeSum& compute, const CommunicationSum& communication, double starts,

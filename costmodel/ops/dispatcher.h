@@ -28,9 +28,9 @@ struct DispatcherSpec {
   /// --moe-token-dispatcher-type flex: a library sends a token once to each rank, and the rank makes the copies for its
   /// experts. Otherwise the sender permutes one row for each of a token's experts into the order of the experts.
   bool once_per_rank = false;
-  bool sorts_chunks =
-      false;                 ///< Rows arrive by source rank and are then sorted by expert. The layer holds both orders.
-  bool gathers_all = false;  ///< Every rank gets all tokens of its group, in a buffer that Megatron keeps.
+  /// Rows arrive by source rank and are then sorted by expert. The layer holds both orders.
+  bool sorts_chunks = false;
+  bool gathers_all = false;              ///< Every rank gets all tokens of its group, in a buffer that Megatron keeps.
   bool permutes_fused = false;           ///< Fuses permutation, whatever --moe-permute-fusion is.
   bool pads_rows = false;                ///< Pads rows to the recipe's multiple.
   bool needs_group = false;              ///< Needs a group of several ranks.

@@ -41,8 +41,8 @@ struct RankExperts {
   const ExpertKernel& kernel;
   std::int64_t count;
   double rows, mean;  // Rows of all experts, and of one.
-  double hidden, width,
-      gate;     // Per row: size of fc1's input, size of fc2's input, and fc1's output size over the latter.
+  // Per row: size of fc1's input, size of fc2's input, and fc1's output size over the latter.
+  double hidden, width, gate;
   double kept;  // Bytes per element of the input that a linear keeps, in the recipe's format.
   bool low_precision, bias;
   bool te;  // A module of Transformer Engine.
@@ -182,9 +182,8 @@ void outputs(Builder& b, const RankExperts& e) {
     b.memory_op("join_outputs", MemoryOp::kElementwise, 2.0 * tensor, MemoryOp::kElementwise, 2.0 * tensor);
     b.forward_transient({tensor});  // The joined copy, beside the outputs.
   }
-  if (e.bias &&
-      e.kernel
-          .fuses_activation)  // Gradients of the bias and of the probabilities, in one pass over fc2's output gradient.
+  // Gradients of the bias and of the probabilities, in one pass over fc2's output gradient.
+  if (e.bias && e.kernel.fuses_activation)
     b.memory_op("expert_bias", MemoryOp::kElementwise, 0.0, MemoryOp::kElementwise, tensor);
 }
 

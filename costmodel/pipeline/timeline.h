@@ -23,8 +23,8 @@ struct StageTime {
 struct PipelineTimes {
   ScheduleShape shape;
   std::vector<StageTime> stages;  ///< [pp * vpp]; a rank's chunk is at chunk * pp + rank.
-  bool overlap_p2p =
-      true;  ///< Transfers run beside compute (default if interleaved); otherwise sender and receiver wait.
+  /// Transfers run beside compute (default if interleaved); otherwise sender and receiver wait.
+  bool overlap_p2p = true;
   /// [pp] Copy of a rank's optimizer states back to the device, from the rank's last task on; empty if there is none.
   std::vector<Seconds> reload{};
 };

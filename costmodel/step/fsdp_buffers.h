@@ -22,8 +22,8 @@ struct ChunkPart {
 [[nodiscard]] MemoryProfile chunk_memory(std::span<const ChunkPart> parts);
 
 struct FsdpMemory {
-  MemoryProfile
-      memory;  ///< Profile of the chunk. Its high levels include the buffers, which a chunk has only while it runs.
+  /// Profile of the chunk. Its high levels include the buffers, which a chunk has only while it runs.
+  MemoryProfile memory;
   Bytes buffers{};  ///< Most at any moment. The allocator reserves it in addition, because the buffers are made on
                     ///< their own streams.
   Bytes whole{};    ///< Parameters outside units: gathered from a step's first micro-batch to its last.

@@ -33,11 +33,11 @@ struct ArgumentReading {
 struct Form {
   std::string_view key;
   std::vector<std::string> members;  ///< Members of the Namespace that are read.
-  nlohmann::json (*says)(const ArgumentWriting&) =
-      nullptr;                                ///< Value of the first member; null: not given. nullptr: never given.
+  /// Value of the first member; null: not given. nullptr: never given.
+  nlohmann::json (*says)(const ArgumentWriting&) = nullptr;
   void (*write)(ArgumentWriting&) = nullptr;  ///< Replaces `says` if several members are set.
-  nlohmann::json (*read)(ArgumentReading&) =
-      nullptr;  ///< Value of the field; null: the run file does not state it. nullptr: the first member's value.
+  /// Value of the field; null: the run file does not state it. nullptr: the first member's value.
+  nlohmann::json (*read)(ArgumentReading&) = nullptr;
 };
 
 /// Empty rows are fields that no argument expresses.

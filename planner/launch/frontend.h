@@ -22,8 +22,8 @@ struct Translated {
   std::map<std::string, std::string> environment;  ///< Set by the front end itself.
   std::string defaults;  ///< Name of a set of defaults (planner/run/defaults), if the program has its own.
   std::string model;     ///< The front end's name for it; empty: the arguments have the geometry, or none is given.
-  std::string
-      model_option;  ///< Option that names the model; empty: the front end gives models as Megatron's arguments.
+  /// Option that names the model; empty: the front end gives models as Megatron's arguments.
+  std::string model_option;
   std::optional<std::int64_t> num_gpus;
   nlohmann::json fields = nlohmann::json::object();  ///< Fields of the run file that no argument expresses: LoRA.
   std::vector<std::string> notes;

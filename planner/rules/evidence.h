@@ -98,8 +98,8 @@ class MeasuredChoices {
 struct RunEvidence {
   Evidence level = Evidence::kAny;  ///< The strictest level that holds.
   std::string nearest;              ///< Id of the nearest measured run; empty: the GPU generation has none.
-  std::vector<std::string>
-      lacks;  ///< Choices in which that run differs: "dispatcher hybridep (nearest run: alltoall)".
+  /// Choices in which that run differs: "dispatcher hybridep (nearest run: alltoall)".
+  std::vector<std::string> lacks;
 };
 [[nodiscard]] RunEvidence evidence_of(const Run& run, const MeasuredChoices& measured = MeasuredChoices::built_in());
 /// {level, nearest, lacks}

@@ -35,8 +35,8 @@ struct Problem {
 
 /// One rule. Both functions are pure.
 struct Rule {
-  std::string_view
-      id;  ///< Id of Megatron's check in docs/rules.md, e.g. "grid.world_dense"; our own rules: "foldwise.*".
+  /// Id of Megatron's check in docs/rules.md, e.g. "grid.world_dense"; our own rules: "foldwise.*".
+  std::string_view id;
   std::string flags;  ///< Megatron's flags that the rule reads, separated by spaces.
   bool (*violated)(const Problem&, const costmodel::TrainingOptions&);  ///< Allocates and formats nothing.
   std::string (*reason)(const Problem&,

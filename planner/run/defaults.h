@@ -31,8 +31,8 @@ struct Defaults {
   std::string name, title;
   bool megatron = true;  ///< False: another program, whose code differs from what we predict.
   std::string extends;   ///< Name of a set that fills the gaps of this one; empty: Megatron's own defaults.
-  std::vector<std::pair<std::string, std::vector<DefaultValue>>>
-      values;  ///< By field. The first value whose conditions hold is used.
+  /// By field. The first value whose conditions hold is used.
+  std::vector<std::pair<std::string, std::vector<DefaultValue>>> values;
 
   [[nodiscard]] const std::vector<DefaultValue>* find(std::string_view key) const;
 };

@@ -102,8 +102,8 @@ struct Field {
   std::vector<LimitedValue> limited{};  ///< Values that some of these releases lack, or that need more than a release.
   std::string doc{};                    ///< One line.
   std::string when{};                   ///< `applies` in words.
-  bool (*applies)(const costmodel::TrainingOptions&) =
-      nullptr;  ///< nullptr: always. Where it does not apply, the value is ignored.
+  /// nullptr: always. Where it does not apply, the value is ignored.
+  bool (*applies)(const costmodel::TrainingOptions&) = nullptr;
   /// Whether a report mentions the value that was used for a missing one. nullptr: never.
   bool (*matters)(const costmodel::ModelSpec&, const costmodel::TrainingOptions&) = nullptr;
   /// Values that `plan` tries if the user names none. Megatron's own or the plainest comes first. nullptr: only the

@@ -35,8 +35,8 @@ struct Measured {
   std::optional<double> step_time_s, tokens_per_s_per_gpu, tflops_per_gpu, mfu_pct;
   std::optional<double> peak_memory_gib, peak_reserved_gib;
   std::optional<double> allocated_after_setup_gib, allocated_between_steps_gib;  ///< Of rank 0.
-  std::int64_t num_alloc_retries =
-      0;  ///< Most retries of a rank in a step. A retry: torch gives cached memory back and allocates again.
+  /// Most retries of a rank in a step. A retry: torch gives cached memory back and allocates again.
+  std::int64_t num_alloc_retries = 0;
   bool tokens_are_rounded = false;  ///< Rounded to a whole number of global samples per second.
   std::vector<double> peak_memory_gib_per_rank, peak_reserved_gib_per_rank;  ///< By global rank; may be empty.
   /// If set, this pipeline rank ran alone, all measurements are of it, and it waited for no other. Unset: all ranks

@@ -41,8 +41,8 @@ struct MemoryChoice : RecomputeChoice {
   std::vector<Choice> choices;          ///< Those with fewer offloaded modules first.
   std::vector<std::size_t> largest;     ///< Indices of the choices that no other choice contains.
   costmodel::TrainingOptions covering;  ///< Default options with this choice, for costmodel::covered_layers().
-  std::int64_t fewer_layers =
-      0;  ///< Full recomputation: the next smaller number of layers that is a choice; 0 if there is none.
+  /// Full recomputation: the next smaller number of layers that is a choice; 0 if there is none.
+  std::int64_t fewer_layers = 0;
 
   [[nodiscard]] std::int64_t covered(std::int64_t layers) const {
     return partial ? costmodel::covered_layers(covering, layers) : layers;
@@ -70,11 +70,11 @@ class MemoryChoiceLists {
   [[nodiscard]] const Which& refused(std::size_t rule, Workbench& bench, const State& state);
   [[nodiscard]] std::vector<MemoryChoice> list_without(const Which& refused) const;
 
-  std::vector<std::pair<RecomputeChoice, MemoryChoice::Choice>>
-      all_;  ///< Memory choices that no rule about memory choices alone refuses.
-  std::vector<std::map<Assignment, Which>>
-      refused_;                     ///< [DecisionOrder::memory_rules()], then by the values that the rule reads.
-  std::vector<std::size_t> reads_;  ///< Positions that any of these rules reads.
+  /// Memory choices that no rule about memory choices alone refuses.
+  std::vector<std::pair<RecomputeChoice, MemoryChoice::Choice>> all_;
+  /// [DecisionOrder::memory_rules()], then by the values that the rule reads.
+  std::vector<std::map<Assignment, Which>> refused_;
+  std::vector<std::size_t> reads_;                                        ///< Positions that any of these rules reads.
   std::map<Assignment, const std::vector<MemoryChoice>*> by_assignment_;  ///< Many assignments share few lists.
   std::map<Which, std::vector<MemoryChoice>> lists_;
 };
@@ -125,8 +125,8 @@ struct LayerCosts {
     std::vector<Load> layer;   ///< [kinds] a covered layer, without offloading.
     Kept least;                ///< Lower bound over the choices of offloading.
     std::vector<Kept> kept{};  ///< [choices], made when first needed.
-    std::vector<double>
-        choice_seconds{};  ///< [choices] `seconds` with the copies of offloading, made when first needed.
+    /// [choices] `seconds` with the copies of offloading, made when first needed.
+    std::vector<double> choice_seconds{};
     /// By offloaded modules and low_precision_param_gather, the only option of the step that these costs read; made
     /// when first needed.
     std::map<std::pair<std::uint16_t, bool>, costmodel::ModelCosts> costs{};

@@ -27,8 +27,8 @@ inline constexpr std::size_t kStrategies = costmodel::enumerators<StrategyName>(
 
 /// Effort for exploring one node.
 struct Budget {
-  std::int64_t most =
-      0;  ///< Microseconds of a core, about. They are counted, not measured, and so the same on every machine.
+  /// Microseconds of a core, about. They are counted, not measured, and so the same on every machine.
+  std::int64_t most = 0;
   bool dive = false;  ///< Finds a good solution soon and proves nothing.
   int pipelines = 0;  ///< A dive explores this many pipelines of each PP,
   int steps = 0;      ///< and this many pairs of a pipeline and a step.

@@ -46,8 +46,8 @@ struct Pipeline {
   std::vector<Stage> stages{};
   std::vector<std::uint16_t> stage_of{};  ///< As costmodel::Composition::index.
   double least = 0.0;                     ///< Lower bound with `times`, in seconds.
-  std::vector<double>
-      bounds{};  ///< [LayerCosts::memory_choices] lower bound of the schedule in seconds; negative: not known yet.
+  /// [LayerCosts::memory_choices] lower bound of the schedule in seconds; negative: not known yet.
+  std::vector<double> bounds{};
   struct Needs {
     std::optional<Need> least{};  ///< Lower bound over all choices of offloading.
     /// Pareto front of the first choices of offloading, fastest first: each needs less of something than every faster

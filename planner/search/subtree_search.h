@@ -63,8 +63,8 @@ class SubtreeSearch {
     bool composed = false, done = false;
     BytesOfRanks optimizer_left{};  ///< [critical ranks] bytes for what activations keep until the next step; valid
                                     ///< once composed.
-    std::vector<const MemoryChoice*>
-        fitting{};  ///< Memory choices that fit without offloading. A choice that recomputes more is slower.
+    /// Memory choices that fit without offloading. A choice that recomputes more is slower.
+    std::vector<const MemoryChoice*> fitting{};
   };
   struct OpenPipeline {
     Pipeline pipeline;

@@ -94,8 +94,8 @@ std::int32_t Workbench::layers_of(std::size_t kind, const StageContent& content,
 }
 
 const std::vector<PeakTable>& Workbench::peaks(const ScheduleShape& shape) {
-  const ScheduleShape shorter =
-      without_repeats(shape, 0);  // Rank 0 needs the most micro-batches, so its number suffices for all ranks.
+  // Rank 0 needs the most micro-batches, so its number suffices for all ranks.
+  const ScheduleShape shorter = without_repeats(shape, 0);
   if (const auto known = peaks_->find(shorter); known != peaks_->end()) return known->second;
   std::vector<PeakTable> tables;
   for (std::int64_t rank = 0; rank < shape.pp; ++rank) tables.push_back(peak_table(shorter, rank));

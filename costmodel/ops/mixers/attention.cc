@@ -170,8 +170,8 @@ void core_attention(Builder& b, const CoreAttention& a) {
           step);
   if (ring)
     b.forward("merge_steps", MemoryWork{MemoryOp::kElementwise, Bytes{10.0 * (steps - 1) * heads_ta * v}}, steps);
-  if (!o.software
-           .fused_attention)  // Mask, softmax, scale and copies: 11 of the 25 passes over the scores are in forward.
+  // Mask, softmax, scale and copies: 11 of the 25 passes over the scores are in forward.
+  if (!o.software.fused_attention)
     b.forward("scores", MemoryWork{MemoryOp::kElementwise, Bytes{(dropout ? 13.5 : 11.0) * score_bytes}},
               dropout ? 7 : 6);
   keep_attention(b, a, score_bytes);
