@@ -65,9 +65,9 @@ using planner::Run;  ///< Model, system, number of GPUs and options together: a 
 
 /// What `plan` is asked for.
 struct PlanRequest {
-  std::string model = "deepseek-v3", system = "gb200-nvl72";  ///< As load_model and load_system read them.
-  std::string release{};  ///< Of Megatron-Core, that plans run with; empty: the newest one with a number.
-  std::int64_t num_gpus = 256;
+  std::string model, system;  ///< As load_model and load_system read them.
+  std::string release{};      ///< Of Megatron-Core, that plans run with; empty: the newest one with a number.
+  std::int64_t num_gpus = 0;
   std::int64_t seq_len = 4096;                   ///< Tokens.
   std::int64_t global_batch = 4096;              ///< Sequences.
   std::vector<costmodel::Precision> precisions;  ///< To choose from; empty: MXFP8 where the GPU has it, else bf16.

@@ -35,9 +35,9 @@ class Pieces {
  public:
   explicit Pieces(const Step& step) : step_(step) {}
 
-  /// Pieces of a chunk in forward order. They live as long as this object. `joined`: for each piece whether it is
+  /// Pieces of a chunk in forward order. They live as long as this object. Sets `joined`: for each piece whether it is
   /// recomputed together with the previous one.
-  std::vector<const PieceOps*> of(const StageContent& content, std::vector<bool>* joined = nullptr) {
+  std::vector<const PieceOps*> of(const StageContent& content, std::vector<bool>& joined) {
     std::vector<StagePiece> pieces;
     visit_stage(step_.context, step_.kinds, content, PieceOrder::kForward, [&](StagePiece piece) {
       for (std::int64_t times = std::exchange(piece.times, 1); times > 0; --times) pieces.push_back(piece);
@@ -56,9 +56,8 @@ class Pieces {
         list.push_back(get(Piece::kLayer, *piece, offloaded));
       else
         for (const Piece part : parts_of(piece->piece)) list.push_back(get(part, *piece, offloaded));
-      if (joined == nullptr) continue;
-      joined->resize(list.size());
-      if (full && piece->covered && piece->decoder()) joined->back() = layers++ % unit != 0;
+      joined.resize(list.size());
+      if (full && piece->covered && piece->decoder()) joined.back() = layers++ % unit != 0;
     }
     return list;
   }
@@ -106,7 +105,20 @@ struct Parameter {
   bool expert = false, quantised = false;
 };
 
-using Chunks = std::vector<std::vector<const PieceOps*>>;
+/// The pieces of a rank: [chunk][piece].
+struct RankPieces {
+  std::vector<std::vector<const PieceOps*>> chunks;
+  std::vector<std::vector<bool>> joined;  ///< Recomputed together with the previous piece.
+};
+
+RankPieces pieces_of(const Step& step, std::int64_t rank, Pieces& pieces) {
+  const ScheduleShape& shape = step.shape();
+  RankPieces list;
+  for (std::int64_t chunk = 0; chunk < shape.vpp; ++chunk)
+    list.chunks.push_back(
+        pieces.of(step.content(static_cast<std::size_t>(chunk * shape.pp + rank)), list.joined.emplace_back()));
+  return list;
+}
 
 std::vector<Parameter> parameters_of(const std::vector<const PieceOps*>& chunk) {
   std::vector<Parameter> list;
@@ -149,7 +161,7 @@ double elements_of(const std::vector<Parameter>& list) {
 // One pipeline rank, from set-up on.
 class Rank {
  public:
-  Rank(const Step& step, std::int64_t rank, Pieces& pieces, bool expandable, std::optional<Bytes> capacity)
+  Rank(const Step& step, std::int64_t rank, const RankPieces& pieces, bool expandable, std::optional<Bytes> capacity)
       : context_(step.context),
         shape_(step.shape()),
         rank_(rank),
@@ -157,13 +169,12 @@ class Rank {
         allocator_(expandable, capacity),
         replay_(context_.options.layer, allocator_, !is_fsdp(context_.options.step.sharding),
                 context_.options.pipeline.overlaps.ep_a2a),
-        random_(static_cast<std::uint64_t>(rank)) {
+        random_(static_cast<std::uint64_t>(rank)),
+        pieces_(pieces) {
     const TrainingOptions& o = context_.options;
-    for (std::int64_t chunk = 0; chunk < shape_.vpp; ++chunk) {
-      const auto slot = static_cast<std::size_t>(chunk * shape_.pp + rank);
-      chunks_.push_back(pieces.of(step.content(slot), &joined_.emplace_back()));
-      resting_.emplace_back(chunks_.back().size());
-      const std::vector<Parameter> parameters = parameters_of(chunks_.back());
+    for (const std::vector<const PieceOps*>& chunk : pieces.chunks) {
+      resting_.emplace_back(chunk.size());
+      const std::vector<Parameter> parameters = parameters_of(chunk);
       all_.insert(all_.end(), parameters.begin(), parameters.end());
     }
     own_ = owned(all_, o);
@@ -280,8 +291,8 @@ class Rank {
     replay_.host_works(context_.hardware.host.task);
     InChunk& run = in_flight_[{task.chunk, task.micro_batch}];
     if (blocks_ && receives(task)) replay_.synchronise();
-    run.chunk = &chunks_[static_cast<std::size_t>(task.chunk)];
-    run.joined = &joined_[static_cast<std::size_t>(task.chunk)];
+    run.chunk = &pieces_.chunks[static_cast<std::size_t>(task.chunk)];
+    run.joined = &pieces_.joined[static_cast<std::size_t>(task.chunk)];
     run.resting = &resting_[static_cast<std::size_t>(task.chunk)];
     if (receives(task)) run.received = allocator_.allocate(boundary_);
     return run;
@@ -348,8 +359,7 @@ class Rank {
   PieceReplay replay_;
   std::mt19937_64 random_;
   std::normal_distribution<double> normal_;
-  Chunks chunks_;
-  std::vector<std::vector<bool>> joined_;      ///< [chunk][piece] Recomputed together with the previous piece.
+  const RankPieces& pieces_;
   std::vector<Block> states_;                  ///< The optimizer's states on the device.
   std::vector<Block> gradient_copies_;         ///< FP32 copies of BF16 gradients.
   std::vector<std::vector<Resting>> resting_;  ///< [chunk][piece]
@@ -404,18 +414,48 @@ Outcome steps_of(Rank& rank, const std::vector<ScheduledTask>& tasks, const Stat
 
 /// Number of ops that are replayed for both allocators of all ranks, plus tasks of the schedules that are simulated for
 /// them.
-double replayed_ops(const Step& step, Pieces& pieces, double spread) {
+double replayed_ops(const Step& step, const std::vector<RankPieces>& ranks, double spread) {
   const ScheduleShape shape = step.shape();
   double sum = 0.0;
-  for (std::int64_t rank = 0; rank < shape.pp; ++rank) {
-    const auto micro_batches = static_cast<double>(chunk_microbatches(without_repeats(shape, rank)));
+  for (std::size_t rank = 0; rank < ranks.size(); ++rank) {
+    const auto micro_batches =
+        static_cast<double>(chunk_microbatches(without_repeats(shape, static_cast<std::int64_t>(rank))));
     const double replays = 2.0 * replayed_steps(micro_batches, spread) * micro_batches;
     sum += 2.0 * static_cast<double>(shape.pp * shape.vpp) * micro_batches;
-    for (std::int64_t chunk = 0; chunk < shape.vpp; ++chunk)
-      for (const PieceOps* piece : pieces.of(step.content(static_cast<std::size_t>(chunk * shape.pp + rank))))
+    for (const std::vector<const PieceOps*>& chunk : ranks[rank].chunks)
+      for (const PieceOps* piece : chunk)
         sum += replays * static_cast<double>(piece->balanced.forward.size() + piece->balanced.backward.size());
   }
   return sum;
+}
+
+/// Fills `memory`, which is the rank's.
+void replay_rank(const Step& step, std::size_t rank, const RankPieces& pieces, double spread,
+                 const ReplayOptions& options, StageMemory& memory) {
+  const StaticBytes fixed = static_bytes(step.context, step.composition.parameters[rank]);
+  PipelineTimes times = step.composition.times;
+  times.shape = without_repeats(times.shape, static_cast<std::int64_t>(rank));
+  const std::vector<ScheduledTask> tasks = simulate(times).ranks[rank];
+  const int steps = replayed_steps(static_cast<double>(chunk_microbatches(times.shape)), spread);
+  Bytes fsdp{};
+  for (std::size_t i = rank; i < step.composition.num_stages(); i += static_cast<std::size_t>(times.shape.pp))
+    fsdp = std::max(fsdp, step.composition.stage(i).fsdp_buffers);
+  const auto replayed = [&](bool expandable, std::optional<Bytes> capacity) {
+    Rank replay(step, static_cast<std::int64_t>(rank), pieces, expandable, capacity);
+    replay.set_up(fixed, memory.lasting_buffers + fsdp);
+    return steps_of(replay, tasks, fixed, spread, steps);
+  };
+  const Bytes capacity =
+      std::max(Bytes{}, options.share * step.context.hardware.hbm_capacity - memory.outside() - memory.graph_pools);
+  const Outcome run = replayed(true, capacity);
+  memory.pressure = run.pressure;
+  memory.pressure.unlimited =
+      (run.pressure.retries > 0 ? replayed(true, {}).reserved : run.reserved) + memory.graph_pools;
+  memory.reserved.expandable = run.reserved + memory.graph_pools;
+  if (!options.segments) return;
+  const Outcome plain = replayed(false, capacity);
+  memory.reserved.segments = plain.reserved + memory.graph_pools;
+  memory.reserved.segments_run_out = plain.pressure.out_of_memory.has_value();
 }
 
 }  // namespace
@@ -423,36 +463,19 @@ double replayed_ops(const Step& step, Pieces& pieces, double spread) {
 bool add_reserved(const Step& step, Prediction& prediction, const ReplayOptions& options) {
   const double spread = row_spread(step.context.model, step.context.options.layer);
   Pieces pieces(step);
-  if (replayed_ops(step, pieces, spread) > kMostReplayedOps) return false;
-  for (std::size_t rank = 0; rank < prediction.memory.size(); ++rank) {
-    StageMemory& memory = prediction.memory[rank];
-    const StaticBytes fixed = static_bytes(step.context, step.composition.parameters[rank]);
-    PipelineTimes times = step.composition.times;
-    times.shape = without_repeats(times.shape, static_cast<std::int64_t>(rank));
-    const std::vector<ScheduledTask> tasks = simulate(times).ranks[rank];
-    const int steps = replayed_steps(static_cast<double>(chunk_microbatches(times.shape)), spread);
-    Bytes fsdp{};
-    for (std::size_t i = rank; i < step.composition.num_stages(); i += prediction.memory.size())
-      fsdp = std::max(fsdp, step.composition.stage(i).fsdp_buffers);
-    const auto replayed = [&](bool expandable, std::optional<Bytes> capacity) {
-      Rank replay(step, static_cast<std::int64_t>(rank), pieces, expandable, capacity);
-      replay.set_up(fixed, memory.lasting_buffers + fsdp);
-      return steps_of(replay, tasks, fixed, spread, steps);
-    };
-    const Bytes capacity =
-        std::max(Bytes{}, options.share * step.context.hardware.hbm_capacity - memory.outside() - memory.graph_pools);
-    const Outcome run = replayed(true, capacity);
-    memory.pressure = run.pressure;
-    memory.pressure.unlimited =
-        (run.pressure.retries > 0 ? replayed(true, {}).reserved : run.reserved) + memory.graph_pools;
-    memory.reserved.expandable = run.reserved + memory.graph_pools;
-    if (options.segments) {
-      const Outcome plain = replayed(false, capacity);
-      memory.reserved.segments = plain.reserved + memory.graph_pools;
-      memory.reserved.segments_run_out = plain.pressure.out_of_memory.has_value();
-    }
+  std::vector<RankPieces> ranks;
+  for (std::size_t rank = 0; rank < prediction.memory.size(); ++rank)
+    ranks.push_back(pieces_of(step, static_cast<std::int64_t>(rank), pieces));
+  if (replayed_ops(step, ranks, spread) > kMostReplayedOps) return false;
+  const auto replay = [&](std::size_t rank) {
+    replay_rank(step, rank, ranks[rank], spread, options, prediction.memory[rank]);
+  };
+  if (options.each)
+    options.each(ranks.size(), replay);
+  else
+    for (std::size_t rank = 0; rank < ranks.size(); ++rank) replay(rank);
+  for (const StageMemory& memory : prediction.memory)
     prediction.fits = prediction.fits && !memory.pressure.out_of_memory;
-  }
   return true;
 }
 

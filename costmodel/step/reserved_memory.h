@@ -1,4 +1,7 @@
 #pragma once
+#include <cstddef>
+#include <functional>
+
 #include "costmodel/step/step.h"
 
 namespace foldwise::costmodel {
@@ -6,6 +9,8 @@ namespace foldwise::costmodel {
 struct ReplayOptions {
   double share = 1.0;    ///< Share of the device's memory that the run may use.
   bool segments = true;  ///< Also replay the default allocator.
+  /// Calls `work` for 0 to `count` - 1, in any order or at the same time: ranks are independent. Empty: in order.
+  std::function<void(std::size_t count, const std::function<void(std::size_t)>& work)> each{};
 };
 
 /// Fills StageMemory::reserved and ::pressure of every rank of `prediction`, which must belong to `step`.

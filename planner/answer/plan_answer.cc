@@ -138,7 +138,7 @@ PlanAnswer plan_answer(const PlanAsked& asked, config::Diagnostics diagnostics, 
     const costmodel::Hardware& hardware = answer.answered.problem.hardware;
     costmodel::Prediction prediction = first.prediction;
     costmodel::add_reserved(costmodel::compose_step(answer.answered.problem.model, first.options, hardware), prediction,
-                            {.segments = false});
+                            {.segments = false, .each = side_by_side});
     if (std::string note = pressed_note(prediction, hardware.hbm_capacity); !note.empty())
       first.why.push_back(std::move(note));
   }

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <cmath>
 
+#include "hwprofiles/load/profile.h"
+#include "planner/models/models.h"
 #include "planner/run/count.h"
 #include "planner/run/names.h"
 #include "planner/run/near_names.h"
@@ -52,18 +54,20 @@ PlanRequest request_of(const PlanArguments& arguments, config::Diagnostics& diag
   check_range<std::int64_t>("top", arguments.top, 1, 1000, diagnostics);
   check_range("threads", arguments.threads, 0, 1024, diagnostics);
   check_range("effort", arguments.effort_seconds, 0.1, 1e6, diagnostics);
-  PlanRequest request{.model = meant(model_meant, arguments.model, diagnostics, PlanArguments{}.model),
-                      .system = meant(system_meant, arguments.system, diagnostics, PlanArguments{}.system),
-                      .release = arguments.release,
-                      .num_gpus = arguments.gpus,
-                      .seq_len = arguments.seq_len,
-                      .global_batch = arguments.global_batch,
-                      .precisions = {},
-                      .all_precisions = arguments.precision == "all",
-                      .schedule = {},
-                      .set = {},
-                      .headroom = arguments.headroom_pct / 100.0,
-                      .folding = !arguments.no_folding};
+  // With a mistake another name stands in, so that mistakes of the other arguments are found too.
+  PlanRequest request{
+      .model = meant(model_meant, arguments.model, diagnostics, built_in_models().front()),
+      .system = meant(system_meant, arguments.system, diagnostics, hwprofiles::built_in_systems().front()),
+      .release = arguments.release,
+      .num_gpus = arguments.gpus,
+      .seq_len = arguments.seq_len,
+      .global_batch = arguments.global_batch,
+      .precisions = {},
+      .all_precisions = arguments.precision == "all",
+      .schedule = {},
+      .set = {},
+      .headroom = arguments.headroom_pct / 100.0,
+      .folding = !arguments.no_folding};
   for (const auto& [name, value] : schedule_names())
     if (name == arguments.schedule) request.schedule = value;
   for (const auto& [name, value] : evidence_names())

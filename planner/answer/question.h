@@ -17,10 +17,10 @@ namespace foldwise::planner {
 
 /// The question of `plan`, and of each point of `sweep --plan`.
 struct PlanArguments {
-  std::string model = "deepseek-v3", system = "gb200-nvl72";
+  std::string model, system;
   std::string evidence = "run";  ///< Evidence that a plan's choices need: evidence_names().
   std::string release;           ///< Megatron-Core release. Empty: the newest numbered one, or the one of `from`.
-  std::int64_t gpus = 256, seq_len = 4096, global_batch = 4096;
+  std::int64_t gpus = 0, seq_len = 4096, global_batch = 4096;
   std::string precision;  ///< Empty: mxfp8 if the GPU supports it, else bf16.
   std::vector<std::string> pins;
   double headroom_pct = 5.0;

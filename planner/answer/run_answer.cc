@@ -11,6 +11,7 @@
 #include "planner/report/fitting_report.h"
 #include "planner/report/insight_report.h"
 #include "planner/report/run_screen.h"
+#include "planner/search/threads.h"
 #include "planner/uncertainty/error_model.h"
 
 namespace foldwise::planner {
@@ -33,7 +34,7 @@ std::string beyond_fit_text(const std::vector<std::string>& lines) {
 RunAnswer run_answer(const Run& run, const Step& step, const std::optional<LongRun>& question) {
   RunAnswer answer;
   answer.prediction = foldwise::predict(run, step);
-  answer.has_reserved = costmodel::add_reserved(step, answer.prediction);
+  answer.has_reserved = costmodel::add_reserved(step, answer.prediction, {.each = side_by_side});
   answer.interval = step_time_interval(built_in_errors(), run, answer.prediction.step_time);
   if (run.model.has_moe()) answer.imbalance = costmodel::imbalance(run.model, run.options, run.hardware);
   answer.fitting = fitting({run.model, run.hardware, run.num_gpus}, run.options);

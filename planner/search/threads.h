@@ -1,5 +1,6 @@
 #pragma once
 #include <tbb/global_control.h>
+#include <tbb/parallel_for.h>
 
 #include <atomic>
 #include <cstddef>
@@ -15,6 +16,11 @@ namespace foldwise::planner {
   return threads > 0 ? std::optional<tbb::global_control>(std::in_place, tbb::global_control::max_allowed_parallelism,
                                                           static_cast<std::size_t>(threads))
                      : std::nullopt;
+}
+
+/// Calls `work` for 0 to `count` - 1, on all threads.
+inline void side_by_side(std::size_t count, const std::function<void(std::size_t)>& work) {
+  tbb::parallel_for(std::size_t{0}, count, work, tbb::simple_partitioner());
 }
 
 /// Asks the caller whether to go on. Any thread may call it, but only the thread that made it calls the question.
