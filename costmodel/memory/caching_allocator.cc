@@ -52,12 +52,15 @@ void CachingAllocator::set_free(Block block, bool free) {
 
 void CachingAllocator::change_free(const FreePiece& from, const FreePiece& to) {
   std::vector<FreePiece>& list = pool_of(pieces_[to.block]).free;
-  const auto old = std::ranges::lower_bound(list, from), place = std::ranges::lower_bound(list, to);
-  *old = to;
-  if (place <= old)
-    std::rotate(place, old, old + 1);
-  else
-    std::rotate(old, old + 1, place);
+  const auto old = std::ranges::lower_bound(list, from);
+  if (to < from) {
+    const auto place = std::lower_bound(list.begin(), old, to);
+    std::move_backward(place, old, old + 1);
+    *place = to;
+  } else {
+    const auto place = std::lower_bound(old + 1, list.end(), to);
+    *std::move(old + 1, place, old) = to;
+  }
 }
 
 void CachingAllocator::set_unmapped(Block block, bool unmapped) {

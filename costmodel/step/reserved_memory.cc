@@ -412,16 +412,45 @@ Outcome steps_of(Rank& rank, const std::vector<ScheduledTask>& tasks, const Stat
   return outcome;
 }
 
-/// Number of ops that are replayed for both allocators of all ranks, plus tasks of the schedules that are simulated for
-/// them.
-double replayed_ops(const Step& step, const std::vector<RankPieces>& ranks, double spread) {
-  const ScheduleShape shape = step.shape();
+/// Timelines of the schedule that the ranks replay. Micro-batches that only repeat earlier ones are left out, so that
+/// few numbers of micro-batches are simulated.
+class Timelines {
+ public:
+  explicit Timelines(const PipelineTimes& times) : times_(times) {
+    for (std::int64_t rank = 0; rank < times.shape.pp; ++rank) simulated_.try_emplace(shape(rank).num_microbatches);
+  }
+
+  [[nodiscard]] ScheduleShape shape(std::int64_t rank) const { return without_repeats(times_.shape, rank); }
+  /// Number of tasks that simulate() computes.
+  [[nodiscard]] double tasks() const {
+    double sum = 0.0;
+    for (const auto& entry : simulated_)
+      sum += 2.0 * static_cast<double>(times_.shape.pp * times_.shape.vpp * entry.first);
+    return sum;
+  }
+  void simulate() {
+    PipelineTimes times = times_;
+    for (auto& [microbatches, timeline] : simulated_) {
+      times.shape.num_microbatches = microbatches;
+      timeline = costmodel::simulate(times);
+    }
+  }
+  [[nodiscard]] const std::vector<ScheduledTask>& of(std::int64_t rank) const {
+    return simulated_.at(shape(rank).num_microbatches).ranks[static_cast<std::size_t>(rank)];
+  }
+
+ private:
+  const PipelineTimes& times_;
+  std::map<std::int64_t, Timeline> simulated_;  ///< By number of micro-batches.
+};
+
+/// Number of ops that are replayed for both allocators of all ranks.
+double replayed_ops(const Timelines& timelines, const std::vector<RankPieces>& ranks, double spread) {
   double sum = 0.0;
   for (std::size_t rank = 0; rank < ranks.size(); ++rank) {
     const auto micro_batches =
-        static_cast<double>(chunk_microbatches(without_repeats(shape, static_cast<std::int64_t>(rank))));
+        static_cast<double>(chunk_microbatches(timelines.shape(static_cast<std::int64_t>(rank))));
     const double replays = 2.0 * replayed_steps(micro_batches, spread) * micro_batches;
-    sum += 2.0 * static_cast<double>(shape.pp * shape.vpp) * micro_batches;
     for (const std::vector<const PieceOps*>& chunk : ranks[rank].chunks)
       for (const PieceOps* piece : chunk)
         sum += replays * static_cast<double>(piece->balanced.forward.size() + piece->balanced.backward.size());
@@ -430,18 +459,17 @@ double replayed_ops(const Step& step, const std::vector<RankPieces>& ranks, doub
 }
 
 /// Fills `memory`, which is the rank's.
-void replay_rank(const Step& step, std::size_t rank, const RankPieces& pieces, double spread,
-                 const ReplayOptions& options, StageMemory& memory) {
+void replay_rank(const Step& step, std::size_t rank, const RankPieces& pieces, const Timelines& timelines,
+                 double spread, const ReplayOptions& options, StageMemory& memory) {
   const StaticBytes fixed = static_bytes(step.context, step.composition.parameters[rank]);
-  PipelineTimes times = step.composition.times;
-  times.shape = without_repeats(times.shape, static_cast<std::int64_t>(rank));
-  const std::vector<ScheduledTask> tasks = simulate(times).ranks[rank];
-  const int steps = replayed_steps(static_cast<double>(chunk_microbatches(times.shape)), spread);
+  const auto index = static_cast<std::int64_t>(rank);
+  const std::vector<ScheduledTask>& tasks = timelines.of(index);
+  const int steps = replayed_steps(static_cast<double>(chunk_microbatches(timelines.shape(index))), spread);
   Bytes fsdp{};
-  for (std::size_t i = rank; i < step.composition.num_stages(); i += static_cast<std::size_t>(times.shape.pp))
+  for (std::size_t i = rank; i < step.composition.num_stages(); i += static_cast<std::size_t>(step.shape().pp))
     fsdp = std::max(fsdp, step.composition.stage(i).fsdp_buffers);
   const auto replayed = [&](bool expandable, std::optional<Bytes> capacity) {
-    Rank replay(step, static_cast<std::int64_t>(rank), pieces, expandable, capacity);
+    Rank replay(step, index, pieces, expandable, capacity);
     replay.set_up(fixed, memory.lasting_buffers + fsdp);
     return steps_of(replay, tasks, fixed, spread, steps);
   };
@@ -466,9 +494,11 @@ bool add_reserved(const Step& step, Prediction& prediction, const ReplayOptions&
   std::vector<RankPieces> ranks;
   for (std::size_t rank = 0; rank < prediction.memory.size(); ++rank)
     ranks.push_back(pieces_of(step, static_cast<std::int64_t>(rank), pieces));
-  if (replayed_ops(step, ranks, spread) > kMostReplayedOps) return false;
+  Timelines timelines(step.composition.times);
+  if (timelines.tasks() + replayed_ops(timelines, ranks, spread) > kMostReplayedOps) return false;
+  timelines.simulate();
   const auto replay = [&](std::size_t rank) {
-    replay_rank(step, rank, ranks[rank], spread, options, prediction.memory[rank]);
+    replay_rank(step, rank, ranks[rank], timelines, spread, options, prediction.memory[rank]);
   };
   if (options.each)
     options.each(ranks.size(), replay);
