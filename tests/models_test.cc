@@ -307,7 +307,7 @@ TEST(Parameters, AreThoseOfPublishedConfigsOfEveryFamily) {
     const auto found = static_cast<double>(foldwise::costmodel::parameter_totals(model).main_total) - padding;
     EXPECT_NEAR(found / golden.at("parameters").get<double>(), 1.0, 1e-4);
   }
-  EXPECT_GE(cases.size(), 33U);
+  EXPECT_GE(cases.size(), 47U);
 }
 
 // --- Does every built-in model read as the model it is?
@@ -434,6 +434,15 @@ ModelSpec read_text(const json& config) {
   return model;
 }
 
+std::string complaint_about_text(const json& config) {
+  try {
+    (void)read_text(config);
+  } catch (const ConfigError& error) {
+    return error.what();
+  }
+  return "";
+}
+
 }  // namespace
 
 TEST(PublishedConfigs, OfMultimodalModelsAreReadAtTheirTextConfig) {
@@ -519,6 +528,77 @@ TEST(PublishedConfigs, SayWhatIsApproximatedOrLeftOut) {
   EXPECT_THAT(read("gemma-3-12b").notes.lines,
               testing::Contains("the language model alone: left out is vision_config"));
   EXPECT_THAT(read("mistral-small-24b").approximated, testing::IsEmpty());
+}
+
+// Are files that transformers 5 writes for Nemotron-H, with a word for every layer, the same model as the older ones
+// with letters?
+TEST(PublishedConfigs, OfNemotronMayHaveAWordForEveryLayer) {
+  json config = json::parse(built_in_model_text("nemotron-3-super-120b-a12b"));
+  const ModelSpec expected = read_text(config);
+  const auto words = [](const std::string& letters) {
+    json result = json::array();
+    for (const char letter : letters)
+      result.push_back(letter == 'M' ? "mamba" : letter == '*' ? "attention" : letter == 'E' ? "moe" : "mlp");
+    return result;
+  };
+  config["layers_block_type"] = words(config.at("hybrid_override_pattern").get<std::string>());
+  config["mtp_layers_block_type"] = words(config.at("mtp_hybrid_override_pattern").get<std::string>());
+  for (const char* key : {"hybrid_override_pattern", "mtp_hybrid_override_pattern", "num_hidden_layers"})
+    config.erase(key);
+  EXPECT_EQ(read_text(config), expected);
+  config["layers_block_type"][2] = "window";
+  EXPECT_THAT(complaint_about_text(config), testing::HasSubstr("/layers_block_type: expected \"mamba\", \"attention\", "
+                                                               "\"mlp\" or \"moe\", found \"window\" for layer 2"));
+}
+
+// Has Falcon-7B one key and value head (multi_query), and Falcon-40B those that its file states?
+TEST(PublishedConfigs, OfFalconHaveOneKeyHeadOrThoseOfTheNewDecoder) {
+  json config = {{"model_type", "falcon"},           {"hidden_size", 4544}, {"num_attention_heads", 71},
+                 {"num_hidden_layers", 2},           {"multi_query", true}, {"vocab_size", 65024},
+                 {"new_decoder_architecture", false}};
+  EXPECT_EQ(read_text(config).find<GqaSpec>()->query_groups, 1);
+  config.erase("multi_query");  // True is the default of FalconConfig.
+  EXPECT_EQ(read_text(config).find<GqaSpec>()->query_groups, 1);
+  config["multi_query"] = false;
+  EXPECT_EQ(read_text(config).find<GqaSpec>()->query_groups, 71);
+}
+
+// Is a published file refused if it has a part that its family does not have, where other keys that are not read only
+// widen the interval?
+TEST(PublishedConfigs, OfADenseFamilyWithExpertsAreRefused) {
+  json config = json::parse(built_in_model_text("glm-4-9b"));
+  config["architectures"] = {"GlmForCausalLM"};
+  config["some_new_scale"] = 2.0;
+  EXPECT_THAT(read_text(config).approximated, testing::ElementsAre("keys that are not read"));
+  config["n_routed_experts"] = 160;
+  EXPECT_THAT(complaint_about_text(config),
+              testing::HasSubstr("/n_routed_experts: n_routed_experts states a part that this family is not known to "
+                                 "have; expected a model_type of a family with it, or the file without this key"));
+}
+
+// Is a family with a part that no op list has refused by one message, which names the part and its keys?
+TEST(InvalidModels, OfFamiliesThatAreNotModelledNameThePart) {
+  const json config = {{"model_type", "zamba2"}, {"hidden_size", 3584}, {"num_mem_blocks", 2}};
+  EXPECT_EQ(complaint_about_text(config),
+            "config.json:3: /model_type: \"zamba2\" is not modelled: its attention layers share weights "
+            "(num_mem_blocks), each with a low-rank part of its own (adapter_rank). A model without that part can be "
+            "written as Megatron's arguments have it: \"model_type\": \"megatron\" (docs/run-file.md#model)");
+}
+
+// Does Kimi-K3 have gates of full rank, and what is left out a name?
+TEST(PublishedConfigs, OfKimiK3HaveGatesOfFullRank) {
+  std::ifstream in(FW_GOLDEN_DIR "/model_parameters.json");
+  const json cases = json::parse(in).at("cases");
+  json config;
+  for (const json& golden : cases)
+    if (golden.at("name") == "kimi-linear-48b-a3b") config = golden.at("config");
+  EXPECT_EQ(read_text(config).find<GatedDeltaNetSpec>()->gate_rank, 128);
+  config["linear_attn_config"]["use_full_rank_gate"] = true;
+  config["mla_use_output_gate"] = true;
+  const ModelSpec model = read_text(config);
+  EXPECT_EQ(model.find<GatedDeltaNetSpec>()->gate_rank, 0);
+  EXPECT_THAT(model.approximated, testing::UnorderedElementsAre("Kimi delta attention", "decay of every channel",
+                                                                "output gate of latent attention"));
 }
 
 // Do names as people write them mean the built-in model of that geometry, and others none?

@@ -20,10 +20,33 @@ constexpr double kMaxParameters = 1e16;  // A thousand times the largest announc
 void ignore_irrelevant(ConfigReader& c) {
   c.in.ignore_prefix('_');  // Our comments, and private fields of Hugging Face.
   // Bookkeeping by Hugging Face.
-  c.in.ignore({"architectures", "auto_map", "torch_dtype", "dtype", "transformers_version", "use_cache",
-               "tokenizer_class", "output_attentions", "output_hidden_states", "return_dict", "is_decoder",
-               "is_encoder_decoder", "chunk_size_feed_forward", "tie_encoder_decoder", "id2label", "label2id",
-               "task_specific_params"});
+  c.in.ignore({"architectures",
+               "auto_map",
+               "torch_dtype",
+               "dtype",
+               "transformers_version",
+               "use_cache",
+               "tokenizer_class",
+               "output_attentions",
+               "output_hidden_states",
+               "return_dict",
+               "is_decoder",
+               "is_encoder_decoder",
+               "chunk_size_feed_forward",
+               "tie_encoder_decoder",
+               "id2label",
+               "label2id",
+               "task_specific_params",
+               "image_token_id",
+               "image_start_token_id",
+               "image_end_token_id",
+               "video_token_id",
+               "video_start_token_id",
+               "video_end_token_id"});
+  // Generation, which transformers wrote into config.json before 4.50.
+  c.in.ignore({"temperature", "top_k", "top_p", "typical_p", "repetition_penalty", "length_penalty", "max_length",
+               "min_length", "num_beams", "num_beam_groups", "num_return_sequences", "do_sample", "early_stopping",
+               "diversity_penalty", "no_repeat_ngram_size", "encoder_no_repeat_ngram_size"});
   // Special tokens, initialisation, numerical guards, regularisation.
   c.in.ignore({"bos_token_id",       "eos_token_id",       "pad_token_id",      "sep_token_id",
                "initializer_range",  "initializer_factor", "rms_norm_eps",      "layer_norm_eps",
@@ -38,7 +61,7 @@ void ignore_irrelevant(ConfigReader& c) {
   c.in.ignore({"topk_method", "scoring_func", "score_function", "norm_topk_prob", "routed_scaling_factor",
                "moe_router_enable_expert_bias", "moe_router_topk_scaling_factor", "aux_loss_alpha", "seq_aux",
                "router_aux_loss_coef", "router_jitter_noise", "input_jitter_noise", "router_z_loss_coef",
-               "output_router_logits", "use_routing_bias", "router_dtype", "num_hash_layers"});
+               "output_router_logits", "use_routing_bias", "router_dtype", "moe_router_dtype", "num_hash_layers"});
   // Inference, checkpoints and storage.
   c.in.ignore({"quantization_config", "expert_dtype", "pretraining_tp", "ep_size", "model_max_length",
                "max_position_embeddings_inference", "num_logits_to_keep", "logits_to_keep"});
@@ -56,7 +79,10 @@ void read_mtp(ConfigReader& c) {
 
 void read_trunk(ConfigReader& c) {
   c.spec.hidden_size = c.width("hidden_size");
-  c.layers = static_cast<std::size_t>(c.in.required_integer("num_hidden_layers", 1, kMaxLayers));
+  if (const auto listed = c.in.strings("layers_block_type"); listed && !c.in.has("num_hidden_layers"))
+    c.layers = listed->size();  // Nemotron-H since transformers 5.
+  else
+    c.layers = static_cast<std::size_t>(c.in.required_integer("num_hidden_layers", 1, kMaxLayers));
   c.spec.vocab_size = c.width("vocab_size");
   c.spec.make_vocab_size_divisible_by = c.in.integer_or("make_vocab_size_divisible_by", 128, 1, std::int64_t{1} << 16);
   c.spec.share_embeddings_and_output_weights = c.in.boolean_or("tie_word_embeddings", false);
@@ -103,6 +129,9 @@ void finish_layers(ConfigReader& c) {
 void ConfigReader::read_gqa(bool qkv_bias, bool qk_layernorm) {
   gqa.heads = in.required_integer("num_attention_heads", 1, kMaxHeads);
   gqa.query_groups = in.integer_or("num_key_value_heads", gqa.heads, 1, kMaxHeads);
+  const bool one_group = in.boolean_or("multi_query", false),  // Falcon-7B has one, Falcon-40B as many as it states.
+      new_decoder = in.boolean_or("new_decoder_architecture", false);
+  if (one_group && !new_decoder) gqa.query_groups = 1;
   gqa.head_dim = optional_width("head_dim");
   gqa.qkv_bias = in.boolean_or("attention_bias", qkv_bias);
   gqa.qk_layernorm = in.boolean_or("use_qk_norm", qk_layernorm);
@@ -146,6 +175,20 @@ costmodel::MlaSpec ConfigReader::read_latent() {
     mla.index_heads = in.required_integer("index_n_heads", 1, kMaxHeads);
     mla.index_head_dim = width("index_head_dim");
     mla.index_topk = in.required_integer("index_topk", 1, kMaxPositions);
+  }
+  if (in.boolean_or("mla_use_output_gate", false)) {  // Kimi-K3.
+    spec.notes.lines.emplace_back("the output gate of multi-latent attention is left out");
+    spec.approximated.emplace_back("output gate of latent attention");
+  }
+  if (const auto kinds = in.strings("indexer_types"); kinds && mla.index_heads > 0) {  // GLM-5.2.
+    const auto shared = std::count(kinds->begin(), kinds->end(), "shared");
+    if (shared > 0) {
+      spec.notes.lines.push_back(
+          fmt::format("{} of {} layers take the keys that an earlier layer's indexer picked; "
+                      "they are priced with an indexer of their own",
+                      shared, kinds->size()));
+      spec.approximated.emplace_back("shared indexers");
+    }
   }
   if (in.boolean_or("attention_bias", false) && clean())
     in.error("attention_bias", "expected false, found true: multi-latent attention has no biases in Megatron");
@@ -242,8 +285,9 @@ namespace {
 /// Families with keys of their own.
 const std::vector<std::pair<std::string, void (*)(ConfigReader&)>>& other_families() {
   static const std::vector<std::pair<std::string, void (*)(ConfigReader&)>> families{
-      {"deepseek_v4", read_deepseek_v4}, {"megatron", read_megatron},  {"megatron_gpt", read_megatron_gpt},
-      {"minimax_m1", read_minimax},      {"minimax_m2", read_minimax}, {"nemotron_h", read_nemotron_h}};
+      {"deepseek_ref", read_deepseek_v4},  // sgl-project's DeepSeek-V4, with the same keys.
+      {"deepseek_v4", read_deepseek_v4},  {"megatron", read_megatron},  {"megatron_gpt", read_megatron_gpt},
+      {"minimax_m1", read_minimax},       {"minimax_m2", read_minimax}, {"nemotron_h", read_nemotron_h}};
   return families;
 }
 
@@ -322,6 +366,13 @@ void read_config(config::ObjectReader in, costmodel::ModelSpec& spec, config::Di
       read_with(c, [&, read = read] { read(c); });
       return;
     }
+  if (const auto refused = unmodelled_families().find(*type); refused != unmodelled_families().end()) {
+    in.error("model_type", fmt::format("\"{}\" is not modelled: {}. A model without that part can be written as "
+                                       "Megatron's arguments have it: \"model_type\": \"megatron\" "
+                                       "(docs/run-file.md#model)",
+                                       *type, refused->second));
+    return;
+  }
   if (const auto family = known_families().find(*type); family != known_families().end())
     read_family(std::move(in), family->second, spec, diagnostics);
   else

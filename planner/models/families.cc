@@ -23,6 +23,7 @@ using Spellings = std::map<std::string, std::vector<std::string>>;
 struct Table {
   Spellings spellings;  ///< Other names of our keys, in any family.
   std::map<std::string, Family> families;
+  std::map<std::string, std::string> unmodelled;
 };
 
 Family read_family(const std::string& name, const json& all) {
@@ -48,7 +49,9 @@ const Table& table() {
     const std::string* text = family_data::embedded_file("families");
     FW_CHECK(text != nullptr, "the families of models are not built in");
     const json data = json::parse(*text);
-    Table read{.spellings = data.at("spellings").get<Spellings>(), .families = {}};
+    Table read{.spellings = data.at("spellings").get<Spellings>(),
+               .families = {},
+               .unmodelled = data.at("not_modelled").get<std::map<std::string, std::string>>()};
     for (const auto& item : data.at("families").items())
       read.families.emplace(item.key(), read_family(item.key(), data.at("families")));
     return read;
@@ -134,6 +137,41 @@ class Respeller {
 bool Family::has(const std::string& part) const { return std::find(parts.begin(), parts.end(), part) != parts.end(); }
 
 const std::map<std::string, Family>& known_families() { return table().families; }
+
+const std::map<std::string, std::string>& unmodelled_families() { return table().unmodelled; }
+
+bool states_a_part(const std::string& key) {
+  static const std::set<std::string, std::less<>> parts = [] {
+    std::set<std::string, std::less<>> keys = {"altup_num_inputs",
+                                               "block_configs",
+                                               "compress_ratios",
+                                               "full_attention_interval",
+                                               "hc_mult",
+                                               "hidden_size_per_layer_input",
+                                               "hybrid_override_pattern",
+                                               "index_n_heads",
+                                               "kv_lora_rank",
+                                               "laurel_rank",
+                                               "linear_attn_config",
+                                               "linear_num_key_heads",
+                                               "mamba_d_state",
+                                               "mla_use_output_gate",
+                                               "ngram_vocab_size_ratio",
+                                               "num_kv_shared_layers",
+                                               "num_mem_blocks",
+                                               "ssm_state_size",
+                                               "state_size",
+                                               "use_full_rank_gate",
+                                               "zero_expert_num"};
+    for (const char* ours : {"num_experts", "moe_intermediate_size", "n_shared_experts", "moe_latent_size"}) {
+      keys.insert(ours);
+      if (const auto others = table().spellings.find(ours); others != table().spellings.end())
+        keys.insert(others->second.begin(), others->second.end());
+    }
+    return keys;
+  }();
+  return parts.contains(key);
+}
 
 Family family_by_keys(const json& config) {
   const auto any = [&](const std::string& key) {

@@ -22,6 +22,10 @@ struct Family {
 
 /// By model_type.
 [[nodiscard]] const std::map<std::string, Family>& known_families();
+/// Families that are refused, by model_type: the part that no op list has, with its keys.
+[[nodiscard]] const std::map<std::string, std::string>& unmodelled_families();
+/// Whether a key states a part of a model (experts, a kind of attention) that a family without this key does not have.
+[[nodiscard]] bool states_a_part(const std::string& key);
 /// A family made from the keys of a file alone, for an unknown model_type. It gets the model_type of a known family
 /// with the same parts.
 [[nodiscard]] Family family_by_keys(const nlohmann::json& config);

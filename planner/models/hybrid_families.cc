@@ -2,6 +2,9 @@
 
 #include <algorithm>
 #include <cmath>
+#include <functional>
+#include <map>
+#include <optional>
 #include <string>
 #include <utility>
 
@@ -36,14 +39,35 @@ costmodel::MambaSpec read_mamba(ConfigReader& c) {
   return mamba;
 }
 
+/// Transformers 5 lists a word for every layer where its predecessors had a letter (NemotronHConfig).
+std::optional<std::string> listed_pattern(ConfigReader& c, const char* key) {
+  const auto words = c.in.strings(key);
+  if (!words) return std::nullopt;
+  static const std::map<std::string, char, std::less<>> letters = {
+      {"mamba", 'M'}, {"attention", '*'}, {"mlp", '-'}, {"moe", 'E'}};
+  std::string pattern;
+  for (std::size_t i = 0; i < words->size(); ++i) {
+    const auto letter = letters.find((*words)[i]);
+    if (letter == letters.end())
+      c.in.error(key, fmt::format(R"(expected "mamba", "attention", "mlp" or "moe", found "{}" for layer {})",
+                                  (*words)[i], i));
+    else
+      pattern += letter->second;
+  }
+  return pattern;
+}
+
 }  // namespace
 
 /// Nemotron-H and Nemotron-3. Bridge: squared ReLU without a gate, no position embedding, one physical layer for all
 /// depths of multi-token prediction.
 void read_nemotron_h(ConfigReader& c) {
   c.spec.hybrid = true;
-  const std::string pattern = c.in.required_string("hybrid_override_pattern");
-  const auto mtp_pattern = c.in.string("mtp_hybrid_override_pattern");
+  const auto listed = listed_pattern(c, "layers_block_type");
+  const std::string pattern = listed ? *listed : c.in.required_string("hybrid_override_pattern");
+  const char* pattern_key = listed ? "layers_block_type" : "hybrid_override_pattern";
+  auto mtp_pattern = listed_pattern(c, "mtp_layers_block_type");
+  if (!mtp_pattern) mtp_pattern = c.in.string("mtp_hybrid_override_pattern");
   const auto uses = [&](char symbol) {
     return pattern.find(symbol) != std::string::npos || (mtp_pattern && mtp_pattern->find(symbol) != std::string::npos);
   };
@@ -74,9 +98,9 @@ void read_nemotron_h(ConfigReader& c) {
   c.in.ignore({"mamba_num_heads", "mamba_head_dim", "ssm_state_size", "n_groups", "conv_kernel", "chunk_size", "expand",
                "intermediate_size", "n_routed_experts", "num_experts_per_tok", "moe_intermediate_size",
                "moe_latent_size", "moe_shared_expert_intermediate_size", "n_shared_experts"});
-  c.in.ignore({"mlp_bias", "use_conv_bias", "mamba_proj_bias", "mamba_hidden_act", "mamba_ssm_cache_dtype",
-               "use_mamba_kernels", "residual_in_fp32", "sliding_window", "time_step_floor", "time_step_limit",
-               "time_step_max", "time_step_min", "time_step_rank", "moe_shared_expert_overlap"});
+  c.in.ignore({"mlp_bias", "use_conv_bias", "hidden_act", "mamba_proj_bias", "mamba_hidden_act",
+               "mamba_ssm_cache_dtype", "use_mamba_kernels", "residual_in_fp32", "sliding_window", "time_step_floor",
+               "time_step_limit", "time_step_max", "time_step_min", "time_step_rank", "moe_shared_expert_overlap"});
   if (!c.clean()) return;
   c.check_gqa();
   if (uses('E')) c.check_experts();
@@ -106,8 +130,8 @@ void read_nemotron_h(ConfigReader& c) {
     }
     return result;
   };
-  c.spec.layers = layers("hybrid_override_pattern", pattern);
-  if (c.clean()) (void)c.check_length("hybrid_override_pattern", c.spec.layers.size());
+  c.spec.layers = layers(pattern_key, pattern);
+  if (c.clean()) (void)c.check_length(pattern_key, c.spec.layers.size());
   if (mtp_pattern) c.spec.mtp_layers = layers("mtp_hybrid_override_pattern", *mtp_pattern);
   if (c.spec.mtp_num_layers > 0 && c.spec.mtp_layers.empty())
     c.in.error("mtp_hybrid_override_pattern",

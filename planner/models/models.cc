@@ -16,6 +16,7 @@
 #include "costmodel/config/input_file.h"
 #include "costmodel/config/lookup.h"
 #include "planner/models/config_reader.h"
+#include "planner/models/families.h"
 
 namespace foldwise::planner {
 
@@ -128,7 +129,8 @@ bool is_almost(const std::string& key, const std::string& message) {
 
 /// A published file (transformers writes "architectures" into each) of a family that is known may have keys that the
 /// family's row does not list. One that is switched off is none; others are named, and widen the interval. Keys of
-/// `overrides`, and what is almost a known key, are mistakes.
+/// `overrides`, what is almost a known key, and keys of a part that the family does not have (experts of a dense one)
+/// are mistakes.
 void judge_unknown_keys(const json& root, const json& overrides, const Diagnostics& found, ModelSpec& spec,
                         Diagnostics& diagnostics) {
   std::vector<std::string> active;
@@ -138,7 +140,13 @@ void judge_unknown_keys(const json& root, const json& overrides, const Diagnosti
     const std::string key = at.empty() ? "" : at.back();
     tolerable &= mistake.message.starts_with("unknown key") && !is_almost(key, mistake.message) &&
                  !overrides.contains(key) && root.contains(at);
-    if (tolerable && !is_inactive(root.at(at))) active.push_back(key);
+    if (!tolerable || is_inactive(root.at(at))) continue;
+    active.push_back(key);
+    if (!states_a_part(key)) continue;
+    diagnostics.error(mistake.where,
+                      fmt::format("{} states a part that this family is not known to have; expected a model_type of a "
+                                  "family with it, or the file without this key",
+                                  key));
   }
   if (!tolerable)
     for (const config::Diagnostic& mistake : found.list()) diagnostics.error(mistake.where, mistake.message);

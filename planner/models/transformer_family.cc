@@ -57,15 +57,23 @@ void read_grouped(ConfigReader& c, Attention& attention) {
   read_second_geometry(c, attention);
 }
 
-/// Kimi delta attention: as many key heads as value heads, and a decay per channel.
+/// Kimi delta attention: as many key heads as value heads, and a decay per channel. The output gate is of low rank, as
+/// the decay, or of full rank (Kimi-K3: g_proj in Megatron-Bridge's kimi_k3_bridge.py); the latter is a gated delta
+/// net's, whose decay is one number a head.
 GatedDeltaNetSpec read_kimi_delta(ConfigReader& c) {
   const std::int64_t heads = c.in.required_integer("kda_num_heads", 1, kMaxHeads), dim = c.width("kda_head_dim");
+  const bool full_rank = c.in.boolean_or("kda_use_full_rank_gate", false);
+  c.in.ignore({"kda_gate_lower_bound"});
+  if (full_rank) {
+    c.spec.notes.lines.emplace_back("the low-rank projection of the decay is left out");
+    c.spec.approximated.emplace_back("decay of every channel");
+  }
   return {.key_heads = heads,
           .key_head_dim = dim,
           .value_heads = heads,
           .value_head_dim = dim,
           .conv_kernel = c.in.integer_or("kda_short_conv_kernel_size", 4, 1, 1024),
-          .gate_rank = dim};
+          .gate_rank = full_rank ? 0 : dim};
 }
 
 void set_mlp(ConfigReader& c, std::size_t layer, bool moe) {
@@ -221,7 +229,7 @@ class AttentionLayers {
       return;
     }
     if (!windowed && kind != "full_attention" && kind != "attention" && kind != "indexed_attention" &&
-        kind != "minimax_m3_sparse") {
+        kind != "minimax_m3_sparse" && kind != "deepseek_sparse_attention") {
       unknown(kind, number);
       return;
     }
