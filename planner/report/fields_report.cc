@@ -133,7 +133,7 @@ std::string fields_markdown() {
                          f.flags.empty()
                              ? ""
                              : fmt::format("`{}`{}", f.flags.front(), f.releases.named ? ", " + f.releases.text() : ""),
-                         doc_text(f, "`"));
+                         cell(doc_text(f, "`")));
     }
   }
   return out;
