@@ -1,5 +1,6 @@
 #include "planner/answer/catalog.h"
 
+#include <algorithm>
 #include <cstddef>
 #include <string_view>
 #include <utility>
@@ -107,6 +108,21 @@ json model_json(const std::string& name) {
   json result = geometry_json(load_model(name));
   result["config"] = source_of(name);
   return result;
+}
+
+json models_json() { return {{"models", built_in_models()}}; }
+
+json systems_json() {
+  json lines = json::array();
+  for (const std::string& name : hwprofiles::built_in_systems()) {
+    const hwprofiles::Profile profile = hwprofiles::load_profile(name);
+    const auto measured = std::ranges::count_if(profile.provenance, [](const auto& entry) {
+      return entry.second.kind == "measured" || entry.second.kind == "fitted";
+    });
+    const double share = static_cast<double>(measured) / static_cast<double>(profile.provenance.size());
+    lines.push_back(system_line(profile, profile.hardware.unmeasured.empty() ? share : 0.0));
+  }
+  return {{"systems", hwprofiles::built_in_systems()}, {"lines", std::move(lines)}};
 }
 
 json system_line(const hwprofiles::Profile& profile, double measured_share) {

@@ -10,6 +10,12 @@ namespace foldwise::planner {
 /// A model as Megatron builds it. "config" is the config.json of a built-in model, else null. Throws ConfigError.
 [[nodiscard]] nlohmann::json model_json(const std::string& name);
 
+/// {models: [name]}, the built-in ones.
+[[nodiscard]] nlohmann::json models_json();
+
+/// {systems: [name], lines: [system_line()]}, the built-in ones.
+[[nodiscard]] nlohmann::json systems_json();
+
 /// {name, gpu, memory_gib, nvlink_domain, nvlink_gb_s, nic_gbit_s, measured_share, unmeasured}: a line of `systems`.
 [[nodiscard]] nlohmann::json system_line(const hwprofiles::Profile& profile, double measured_share);
 

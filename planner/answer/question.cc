@@ -11,6 +11,13 @@
 
 namespace foldwise::planner {
 
+nlohmann::json mistake_json(const config::Diagnostic& mistake) {
+  return {{"file", mistake.where.file},
+          {"line", mistake.where.line},
+          {"field", mistake.where.field},
+          {"message", mistake.message}};
+}
+
 std::string meant(std::string (*meaning)(const std::string&), const std::string& name, config::Diagnostics& diagnostics,
                   const std::string& otherwise) {
   try {

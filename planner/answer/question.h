@@ -2,6 +2,7 @@
 #include <fmt/format.h>
 
 #include <cstdint>
+#include <nlohmann/json.hpp>
 #include <optional>
 #include <string>
 #include <utility>
@@ -33,6 +34,9 @@ struct PlanArguments {
 [[nodiscard]] PlanRequest request_of(const PlanArguments& arguments, config::Diagnostics& diagnostics);
 /// See PlanProblem::effort.
 [[nodiscard]] std::int64_t effort_of(const PlanArguments& arguments);
+
+/// {file, line, field, message}: an entry of "errors".
+[[nodiscard]] nlohmann::json mistake_json(const config::Diagnostic& mistake);
 
 /// The name that is meant (planner/run/near_names.h); `otherwise`, with a mistake, if there is none.
 [[nodiscard]] std::string meant(std::string (*meaning)(const std::string&), const std::string& name,

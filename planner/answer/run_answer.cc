@@ -5,17 +5,22 @@
 #include <utility>
 
 #include "costmodel/step/reserved_memory.h"
+#include "costmodel/step/step_timeline.h"
 #include "hwprofiles/load/profile.h"
 #include "planner/report/beyond_fit.h"
 #include "planner/report/communication_report.h"
 #include "planner/report/fitting_report.h"
 #include "planner/report/insight_report.h"
 #include "planner/report/run_screen.h"
+#include "planner/report/trace.h"
+#include "planner/run/names.h"
 #include "planner/search/threads.h"
 #include "planner/uncertainty/error_model.h"
 
 namespace foldwise::planner {
 namespace {
+
+constexpr std::size_t kMostTasks = 2500;  ///< Tasks of a schedule in a page: 1 MB of SVG.
 
 ProvenanceCounts provenance_of(const hwprofiles::Profile& profile) {
   ProvenanceCounts counts;
@@ -62,6 +67,17 @@ nlohmann::json run_answer_json(const Run& run, const RunAnswer& answer) {
   result["provenance"] = answer.provenance;
   result["beyond_fit"] = answer.beyond_fit;
   return result;
+}
+
+std::string picture_title(const Run& run) {
+  return fmt::format("{} on {} {}, schedule {}, {} pipeline ranks, {} micro-batches", run.model_name, run.num_gpus,
+                     run.system_name, name_of(run.options.pipeline.schedule), run.options.pipeline.pp,
+                     run.options.num_microbatches());
+}
+
+Picture schedule_picture(const Run& run, const costmodel::Step& step, const costmodel::Prediction& prediction) {
+  const std::string title = picture_title(run);
+  return {title, schedule_svg(costmodel::step_timeline(step, prediction), title, kMostTasks)};
 }
 
 const Explanations& run_explanations() {

@@ -8,6 +8,7 @@
 #include "costmodel/step/communication.h"
 #include "planner/foldwise.h"
 #include "planner/report/comparison.h"
+#include "planner/report/html.h"
 #include "planner/report/prediction_report.h"
 #include "planner/report/training_cost.h"
 #include "planner/search/fitting.h"
@@ -33,6 +34,10 @@ struct RunAnswer {
 /// `step` must be compose(run).
 [[nodiscard]] RunAnswer run_answer(const Run& run, const Step& step, const std::optional<LongRun>& question = {});
 [[nodiscard]] nlohmann::json run_answer_json(const Run& run, const RunAnswer& answer);
+/// "deepseek-v3 on 256 gb200-nvl72, schedule 1f1b, 4 pipeline ranks, 64 micro-batches"
+[[nodiscard]] std::string picture_title(const Run& run);
+/// The schedule, for a page.
+[[nodiscard]] Picture schedule_picture(const Run& run, const Step& step, const Prediction& prediction);
 /// Names that `--explain` takes, each with the section that it shows.
 [[nodiscard]] const Explanations& run_explanations();
 /// The screen, then the sections that `explain` names ("all": every one).

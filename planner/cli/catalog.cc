@@ -39,13 +39,13 @@ struct SystemOptions : CatalogOptions {
   std::map<std::string, std::string> changes;  ///< Keys: hwprofiles::cluster_keys().
 };
 
-int list(const std::vector<std::string>& names, const char* key, bool as_json) {
+int list_models(bool as_json) {
   if (as_json) {
-    print_result(json{{key, names}});
+    print_result(planner::models_json());
     return kDone;
   }
   std::string text;
-  for (const std::string& name : names) text += name + '\n';
+  for (const std::string& name : planner::built_in_models()) text += name + '\n';
   print_result(text);
   return kDone;
 }
@@ -81,7 +81,7 @@ std::string model_line(const costmodel::ModelSpec& model) {
 
 int models(const CatalogOptions& options) {
   const bool as_json = options.format == "json";
-  if (options.name.empty()) return list(planner::built_in_models(), "models", as_json);
+  if (options.name.empty()) return list_models(as_json);
   const std::string name = planner::model_meant(options.name);
   json result = planner::model_json(name);
   if (as_json) {
@@ -123,27 +123,21 @@ std::string facts_text(const hwprofiles::Profile& profile) {
 }
 
 int list_systems(bool as_json) {
+  const json all = planner::systems_json();
+  if (as_json) {
+    print_result(all);
+    return kDone;
+  }
   Table table({"<system", "<GPU", ">memory", ">NVLink GPUs", ">NVLink GB/s", ">NIC Gb/s", ">measured", "<"});
-  json lines = json::array();
-  for (const std::string& name : hwprofiles::built_in_systems()) {
-    const hwprofiles::Profile profile = hwprofiles::load_profile(name);
-    const costmodel::Hardware& hardware = profile.hardware;
-    const auto measured = std::count_if(profile.provenance.begin(), profile.provenance.end(), [](const auto& entry) {
-      return entry.second.kind == "measured" || entry.second.kind == "fitted";
-    });
-    const double share = static_cast<double>(measured) / static_cast<double>(profile.provenance.size());
-    const json line = planner::system_line(profile, hardware.unmeasured.empty() ? share : 0.0);
-    lines.push_back(line);
-    table.add({name, hardware.gpu, fmt::format("{:.0f} GiB", line.at("memory_gib").get<double>()),
+  for (const json& line : all.at("lines"))
+    table.add({line.at("name").get<std::string>(), line.at("gpu").get<std::string>(),
+               fmt::format("{:.0f} GiB", line.at("memory_gib").get<double>()),
                fmt::format("{}", line.at("nvlink_domain").get<std::int64_t>()),
                fmt::format("{:.0f}", line.at("nvlink_gb_s").get<double>()),
                fmt::format("{:.0f}", line.at("nic_gbit_s").get<double>()),
-               fmt::format("{:.0f} %", 100.0 * line.at("measured_share").get<double>()), hardware.unmeasured});
-  }
-  if (as_json)
-    print_result(json{{"systems", hwprofiles::built_in_systems()}, {"lines", lines}});
-  else
-    print_result(table.text() + "\nNVLink and NIC of a GPU, one way; measured: of the profile's numbers.\n");
+               fmt::format("{:.0f} %", 100.0 * line.at("measured_share").get<double>()),
+               line.at("unmeasured").get<std::string>()});
+  print_result(table.text() + "\nNVLink and NIC of a GPU, one way; measured: of the profile's numbers.\n");
   return kDone;
 }
 

@@ -35,7 +35,7 @@ std::vector<planner::Picture> schedules(const std::vector<planner::ComparedRun>&
   constexpr std::size_t kMost = 3;
   std::vector<planner::Picture> pictures;
   for (std::size_t i = 0; i < std::min(kMost, runs.size()); ++i)
-    pictures.push_back(schedule_picture(runs[i].run, foldwise::compose(runs[i].run), runs[i].prediction));
+    pictures.push_back(planner::schedule_picture(runs[i].run, foldwise::compose(runs[i].run), runs[i].prediction));
   return pictures;
 }
 

@@ -7,22 +7,18 @@
 #include <utility>
 
 #include "costmodel/config/output_file.h"
-#include "costmodel/step/step_timeline.h"
 #include "hwprofiles/load/profile.h"
 #include "planner/cli/commands.h"
 #include "planner/cli/outputs.h"
 #include "planner/launch/quote.h"
 #include "planner/report/facts.h"
-#include "planner/report/trace.h"
-#include "planner/run/names.h"
 
 namespace foldwise::cli {
 namespace {
 
 using nlohmann::json;
 
-constexpr std::size_t kMostTasks = 2500;  ///< Tasks of a schedule in a page: 1 MB of SVG.
-constexpr std::size_t kMostSystems = 4;   ///< Systems with their numbers in a page: 0.1 MB each.
+constexpr std::size_t kMostSystems = 4;  ///< Systems with their numbers in a page: 0.1 MB each.
 
 std::string& remembered() {
   static std::string line;
@@ -75,18 +71,6 @@ std::string page_text(const std::string& kind, const json& answer, std::vector<p
 void write_page(const std::string& path, const std::string& kind, const json& answer,
                 std::vector<planner::Picture> pictures) {
   if (!path.empty()) config::write_output_file(path, page_text(kind, answer, std::move(pictures)));
-}
-
-std::string picture_title(const planner::Run& run) {
-  return fmt::format("{} on {} {}, schedule {}, {} pipeline ranks, {} micro-batches", run.model_name, run.num_gpus,
-                     run.system_name, planner::name_of(run.options.pipeline.schedule), run.options.pipeline.pp,
-                     run.options.num_microbatches());
-}
-
-planner::Picture schedule_picture(const planner::Run& run, const costmodel::Step& step,
-                                  const costmodel::Prediction& prediction) {
-  const std::string title = picture_title(run);
-  return {title, planner::schedule_svg(costmodel::step_timeline(step, prediction), title, kMostTasks)};
 }
 
 }  // namespace foldwise::cli

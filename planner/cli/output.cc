@@ -8,6 +8,7 @@
 #include <functional>
 #include <string>
 
+#include "planner/answer/question.h"
 #include "planner/cli/commands.h"
 #include "planner/run/count.h"
 #include "planner/run/release.h"
@@ -109,10 +110,7 @@ void print_errors(const config::ConfigError& error, bool as_json) {
   for (const config::Diagnostic& diagnostic : error.diagnostics()) {
     const config::Diagnostic mistake = as_option(diagnostic);
     lines += (lines.empty() ? "" : "\n") + mistake.text();
-    list.push_back({{"file", mistake.where.file},
-                    {"line", mistake.where.line},
-                    {"field", mistake.where.field},
-                    {"message", mistake.message}});
+    list.push_back(planner::mistake_json(mistake));
   }
   if (!as_json) {
     print_note(lines);

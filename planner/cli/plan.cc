@@ -16,6 +16,7 @@
 #include "costmodel/config/input_file.h"
 #include "costmodel/config/output_file.h"
 #include "planner/answer/plan_answer.h"
+#include "planner/answer/run_answer.h"
 #include "planner/cli/commands.h"
 #include "planner/cli/html.h"
 #include "planner/cli/import.h"
@@ -186,7 +187,7 @@ std::vector<planner::Picture> pictures_of(const planner::Answered& answered) {
   if (answered.result.plans.empty()) return {};
   const planner::Plan& first = answered.result.plans.front();
   const planner::Run run = planner::run_of(answered.problem, first);
-  return {schedule_picture(run, foldwise::compose(run), first.prediction)};
+  return {planner::schedule_picture(run, foldwise::compose(run), first.prediction)};
 }
 
 /// Assumptions of the answer that the command line does not state.

@@ -30,7 +30,7 @@ void write_pictures(const PredictOptions& options, const planner::Run& run, cons
                     const costmodel::Prediction& prediction) {
   if (options.trace.empty() && options.svg.empty()) return;
   const costmodel::StepTimeline timeline = costmodel::step_timeline(step, prediction);
-  const std::string title = fmt::format("{}: {}", run.id.empty() ? options.file : run.id, picture_title(run));
+  const std::string title = fmt::format("{}: {}", run.id.empty() ? options.file : run.id, planner::picture_title(run));
   if (!options.trace.empty())
     config::write_output_file(options.trace, planner::trace_json(timeline, title).dump() + '\n');
   if (!options.svg.empty()) config::write_output_file(options.svg, planner::schedule_svg(timeline, title));
@@ -52,7 +52,8 @@ int predict(const PredictOptions& options) {
                   [&] {
                     write_pictures(options, run, step, answer.prediction);
                     if (has_page)
-                      write_page(options.html, "predict", whole, {schedule_picture(run, step, answer.prediction)});
+                      write_page(options.html, "predict", whole,
+                                 {planner::schedule_picture(run, step, answer.prediction)});
                   });
   return kDone;
 }

@@ -15,15 +15,14 @@ namespace page {
 const std::string* embedded_file(std::string_view name);
 }  // namespace page
 
-namespace {
-
-using nlohmann::json;
-
-/// Empty if the file is not built in.
 std::string_view page_file(std::string_view name) {
   const std::string* text = page::embedded_file(name);
   return text != nullptr ? std::string_view(*text) : "";
 }
+
+namespace {
+
+using nlohmann::json;
 
 /// Content-Security-Policy source 'sha256-...' that allows inline elements with the contents of this file only.
 std::string hash_source(std::string_view name) {

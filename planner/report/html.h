@@ -1,6 +1,7 @@
 #pragma once
 #include <nlohmann/json.hpp>
 #include <string>
+#include <string_view>
 #include <vector>
 
 // A self-contained HTML page with an answer: tables that sort and filter, charts, sources of the numbers, and the
@@ -23,6 +24,9 @@ struct Page {
 
 /// Whether plotly.js was found at build time. Without it pages say so, and draw simpler charts.
 [[nodiscard]] bool has_chart_library();
+
+/// A file of the page (planner/report/page), for other pages that draw alike. Empty if there is none of that name.
+[[nodiscard]] std::string_view page_file(std::string_view name);
 
 /// All text of the page is escaped: it cannot become markup or script.
 [[nodiscard]] std::string html(const Page& page);

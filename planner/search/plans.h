@@ -124,6 +124,9 @@ struct Progress {
   Work work = Work::kSearch;
   double share = 0.0;
   const Plan* first = nullptr;
+  /// While it searches: what it has found so far, and for which problem. Null elsewhere; valid during the call.
+  const Incumbents* found = nullptr;
+  const PlanProblem* problem = nullptr;
 };
 
 /// The costs and the memory that limit the plan, one per line.

@@ -25,7 +25,9 @@ SearchState::SearchState(const PlanProblem& plan_problem, SharedCosts& shared_co
 bool SearchState::goes_on() {
   const Progress now{.effort = static_cast<double>(effort_) / static_cast<double>(problem.effort),
                      .best = Seconds{found() ? incumbents.fastest() : 0.0},
-                     .least = Seconds{least()}};
+                     .least = Seconds{least()},
+                     .found = &incumbents,
+                     .problem = &problem};
   stopped_ = stopped_ || (progress_ != nullptr && *progress_ && !(*progress_)(now));
   return !stopped_;
 }
