@@ -41,7 +41,8 @@ LAYERS = {
     'planner/sweep': 'planner planner/report',
     'planner/diagnose': 'planner planner/calibrate',
     'planner/answer': 'planner planner/report planner/sweep planner/launch planner/diagnose',
-    'planner/cli': 'planner/answer',
+    'planner/serve': 'planner/answer',
+    'planner/cli': 'planner/serve',
     'planner/python': 'planner/answer',
 }
 # Variants in files of their own: parts of a folder, with its rights.

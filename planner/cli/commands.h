@@ -32,6 +32,7 @@ void add_models(CLI::App& app, Command& chosen);
 void add_systems(CLI::App& app, Command& chosen);
 void add_fields(CLI::App& app, Command& chosen);
 void add_rules(CLI::App& app, Command& chosen);
+void add_serve(CLI::App& app, Command& chosen);
 
 void add_shell(CLI::App& app, Command& chosen);  ///< `completion` and `man`, of all that `app` has when run.
 

@@ -49,6 +49,7 @@ const std::map<std::string, Shown> shown = {
       {"predict docs/examples/deepseek-v3-gb200.json --explain memory",
        "predict docs/examples/deepseek-v3-gb200.json --tokens 14.8T --price 2.35"}}},
     {"compare", {"Ask", {"compare a.json b.json --explain ops"}}},
+    {"serve", {"Ask", {"serve", "serve --port 8888"}}},
     {"sweep", {"Ask", {"sweep run.json --set num_gpus=256,512,1024 --set ep=8,32,64 --out rows.csv --svg rows.svg"}}},
     {"export",
      {"Run", {"export run.json --to slurm > job.sbatch", "export run.json --to torchrun --trial > trial.sh"}}},
@@ -200,6 +201,7 @@ int run(int argc, char** argv) {
   add_systems(app, chosen);
   add_fields(app, chosen);
   add_rules(app, chosen);
+  add_serve(app, chosen);
   add_shell(app, chosen);
   add_help(app);
   app.require_subcommand(1);
