@@ -58,13 +58,19 @@ def answers_are_the_commands(server, folder):
         assert server.ask("GET", f"/api/{kind}/{name}").json == printed(folder, kind, name), name
 
 
-# Is the short answer part of the long one?
+# Are short answers parts of the long one?
 def short_answers_are_parts(server, _):
-    short, long = server.post("/api/predict?detail=0", RUN).json, server.post("/api/predict", RUN).json
-    for key, value in short.items():
+    short, some, long, whole = [server.post(f"/api/predict{query}", RUN).json for query in ("?detail=0", "?detail=1", "?detail=2", "")]
+    assert long == whole
+    for key, value in some.items():
         if key != "memory":  # Without what torch reserves.
             assert long[key] == value, key
-    mistakes(server.post("/api/predict?detail=2", RUN), 422)
+    assert set(short) == set(some)
+    for key in set(short) - {"interval", "breakdown_detail", "stages", "memory"}:
+        assert short[key] == some[key], key
+    for stage, other in zip(short["memory"], some["memory"]):
+        assert stage["total"] == other["total"]
+    mistakes(server.post("/api/predict?detail=3", RUN), 422)
 
 
 # Do answers keep to the schemas?

@@ -54,6 +54,21 @@ costmodel::Hardware hardware_of(const std::string& name, const json& overrides) 
   return hardware;  // Threads copy it concurrently.
 }
 
+/// The same for a built-in model.
+costmodel::ModelSpec model_of(const std::string& name, const json* overrides) {
+  static const std::vector<std::string> built_in = built_in_models();
+  if (overrides != nullptr || !std::binary_search(built_in.begin(), built_in.end(), name))
+    return load_model(name, overrides);
+  static std::mutex mutex;
+  static std::map<std::string, costmodel::ModelSpec> known;
+  const costmodel::ModelSpec& model = [&]() -> const costmodel::ModelSpec& {
+    const std::lock_guard<std::mutex> lock(mutex);
+    const auto found = known.find(name);
+    return found != known.end() ? found->second : known.emplace(name, load_model(name)).first->second;
+  }();
+  return model;
+}
+
 /// Facts about measurements and software come from many sources, so unknown keys are allowed there. A key that is
 /// almost one of `known` is still reported as a typing mistake.
 void finish_open(ObjectReader& in, const std::vector<std::string>& known) {
@@ -165,8 +180,8 @@ void RunReader::read_model() {
       (is_inline ? config->dump() : run_.model_name) + '\n' + (overrides == nullptr ? "" : overrides->dump());
   if (!catalog_.models.contains(key)) {
     try {
-      catalog_.models.emplace(
-          key, is_inline ? read_inline_model(*config, overrides) : load_model(run_.model_name, overrides));
+      catalog_.models.emplace(key,
+                              is_inline ? read_inline_model(*config, overrides) : model_of(run_.model_name, overrides));
     } catch (const config::ConfigError& error) {
       for (const Diagnostic& diagnostic : error.diagnostics()) {
         if (diagnostic.where.file == run_.model_name && diagnostic.where.line == 0)

@@ -7,6 +7,7 @@
 #include <array>
 #include <exception>
 #include <functional>
+#include <optional>
 #include <stdexcept>
 #include <string>
 #include <utility>
@@ -28,17 +29,20 @@ namespace {
 
 using nlohmann::json;
 
-/// The whole answer of `predict`; with ?detail=0 the prediction and the run alone, which takes a tenth of the time.
+/// The whole answer of `predict`. ?detail=1: the prediction and the run alone; 0: without the interval, the seconds of
+/// stages and those of ops too, each of which takes as long as the prediction.
 Response predict(const Request& request) {
   const std::string_view detail = query_value(request.query, "detail");
-  if (!detail.empty() && detail != "0" && detail != "1")
-    return failure(422, "detail", fmt::format("expected 0 or 1, found {}", json(std::string(detail)).dump()));
+  if (!detail.empty() && detail != "0" && detail != "1" && detail != "2")
+    return failure(422, "detail", fmt::format("expected 0, 1 or 2, found {}", text_of(detail)));
   const planner::Run run = run_in(read_body(request.body));
   const costmodel::Step step = foldwise::compose(run);
-  if (detail != "0") return success(planner::run_answer_json(run, planner::run_answer(run, step)));
-  const costmodel::Prediction prediction = foldwise::predict(run, step);
-  json answer = planner::prediction_json(
-      run, prediction, planner::step_time_interval(planner::built_in_errors(), run, prediction.step_time));
+  if (detail.empty() || detail == "2") return success(planner::run_answer_json(run, planner::run_answer(run, step)));
+  const bool some = detail == "1";
+  const costmodel::Prediction prediction = foldwise::predict(run, step, some);
+  std::optional<planner::Interval> interval;
+  if (some) interval = planner::step_time_interval(planner::built_in_errors(), run, prediction.step_time);
+  json answer = planner::prediction_json(run, prediction, interval);
   answer["run"] = planner::write_run(run);
   return success(std::move(answer));
 }

@@ -29,7 +29,9 @@ const figures = (entries) => main.append(element(
             element('dd', {}, value, besides ? element('small', {}, besides) : null)))));
 
 const interval = ({interval: between}) =>
-    (between ? `4 of 5 measured runs: ${between.step_time_s.map((s) => number(s)).join(' to ')} s` : '');
+    (between && between.step_time_s ?
+         `4 of 5 measured runs: ${between.step_time_s.map((s) => number(s)).join(' to ')} s` :
+         '');
 const SIZES = ['tp', 'cp', 'dp', 'pp', 'vpp', 'ep', 'etp'];
 const layout = (run) => `${SIZES.map((key) => key.toUpperCase() + run[key]).join(' ')}, micro-batch ${run.micro_batch}`;
 

@@ -3,17 +3,22 @@
 // pinned run and for the schedule.
 
 let lastCheck = null;  // The newest answer of /api/check.
-const predictNow = latest('/api/predict?detail=0', 0), compareNow = latest('/api/compare', 120),
-      checkNow = latest('/api/check', 60), scheduleNow = latest('/api/schedule', 250);
+const predictNow = latest('/api/predict?detail=0', 0), predictMore = latest('/api/predict?detail=1', 150),
+      compareNow = latest('/api/compare', 120), checkNow = latest('/api/check', 60),
+      scheduleNow = latest('/api/schedule', 250);
 
 function show() {
   showControls(lastCheck);
   showState();
+  predictMore.cancel();
+  scheduleNow.cancel();
+  compareNow.cancel();
   predictNow(
       state.run,
       (prediction) => {
         showMistakes([]);
-        showPrediction(prediction);
+        showPrediction(prediction, false);
+        predictMore(state.run, (more) => showPrediction(more, true), () => {});
         scheduleNow(state.run, showSchedule, () => fill('schedule'));
       },
       (error) => {

@@ -67,9 +67,13 @@ async function ask(path, body, signal) {
 // Asks the newest question only: an answer that a later one overtook is dropped.
 function latest(path, wait) {
   let controller = null, timer = null;
-  return (body, take, fail) => {
+  const cancel = () => {
     clearTimeout(timer);
     if (controller) controller.abort();
+    controller = null;
+  };
+  const question = (body, take, fail) => {
+    cancel();
     const mine = controller = new AbortController();
     const go = () => ask(path, body, mine.signal)
                          .then(
@@ -81,6 +85,7 @@ function latest(path, wait) {
                              });
     timer = setTimeout(go, wait);
   };
+  return Object.assign(question, {cancel});
 }
 const mistakesIn = (error) =>
     error.errors || [{file: '', line: 0, field: '', message: `The server does not answer: ${error.message}`}];

@@ -19,7 +19,20 @@ const figureList = (entries) => element(
             element('dd', {}, value, besides ? element('small', {}, besides) : null))));
 const button = (text, onclick, attributes = {}) => element('button', {type: 'button', onclick, ...attributes}, text);
 
-function showPrediction(prediction) {
+// What is there at once; the rest follows.
+function firstCharts({memory, capacity_gib: capacity, critical_stage: critical, breakdown, step_time_s: step}) {
+  return element(
+      'div', {class: 'pair'},
+      memoryChart(memory.map(({stage}) => `stage ${stage}`), memory, capacity, 'Memory by stage and cause'),
+      waterfallChart({
+        title: 'What the step is made of',
+        note: `On pipeline stage ${critical}, the busiest.`,
+        steps: CAUSES.map((cause) => [spoken(cause), breakdown[cause]]),
+        to: ['step', step]
+      }));
+}
+
+function showPrediction(prediction, whole) {
   const open = document.querySelector('#answer details')?.open;
   const assumed =
       folded(`${prediction.assumed.length} values taken for what the run leaves open`, list(prediction.assumed));
@@ -29,7 +42,7 @@ function showPrediction(prediction) {
           'div', {class: 'buttons'}, button('Pin as A', () => change({pinned: state.run})),
           state.pinned ? button('Unpin', () => change({pinned: null})) : null,
           state.pinned ? button('Swap A and B', () => change({run: state.pinned, pinned: state.run})) : null),
-      predictionParts(prediction), prediction.assumed.length ? assumed : null);
+      whole ? predictionParts(prediction) : firstCharts(prediction), prediction.assumed.length ? assumed : null);
   const details = document.querySelector('#answer details');
   if (open && details) details.open = true;
 }
@@ -104,7 +117,7 @@ function frontChart(found) {
 function plansTable(plans) {
   return dataTable({
     label: 'plan',
-    rows: plans,
+    rows: plans.map((plan, i) => ({...plan, rank: i + 1})),
     filtered: false,
     choose: ({run}) => change({run: usable(run)}),
     columns: [
