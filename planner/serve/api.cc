@@ -124,6 +124,9 @@ Response entry(const std::string& path) {
 
 Response routed(const Request& request) {
   for (const Route& route : kRoutes)
+    if (route.path == request.path && route.method == request.method && request.method == "POST" && !request.is_json)
+      return failure(415, "", "expected Content-Type: application/json");
+  for (const Route& route : kRoutes)
     if (route.path == request.path)
       return route.method == request.method && route.answer != nullptr ? route.answer(request)
                                                                        : wrong_method(route.method);

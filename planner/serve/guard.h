@@ -13,7 +13,7 @@ namespace foldwise::serve {
 /// What of a request's head the guard reads. Empty: the header is missing.
 struct Head {
   std::string_view method, path, query;
-  std::string_view host, origin, authorization, cookie, content_type, fetch_site;
+  std::string_view host, origin, authorization, cookie, fetch_site;
 };
 
 class Guard {
@@ -21,7 +21,7 @@ class Guard {
   /// `port`: the server's, part of the cookie's name.
   Guard(std::string token, unsigned short port);
 
-  /// Why the request is refused: 401, 403 or 415. Nullopt: it may go on.
+  /// Why the request is refused: 401 or 403. Nullopt: it may go on.
   [[nodiscard]] std::optional<Response> refusal(const Head& head) const;
   /// The Set-Cookie header for a browser that opened the page with the token in its URL.
   [[nodiscard]] std::string cookie() const;

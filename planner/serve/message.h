@@ -13,6 +13,7 @@ struct Request {
   std::string path;    ///< "/api/predict", without the query.
   std::string query;   ///< "detail=0"
   std::string body;
+  bool is_json = true;  ///< By its Content-Type.
 };
 
 struct Response {

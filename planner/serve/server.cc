@@ -52,6 +52,9 @@ constexpr std::chrono::seconds kIdle{60};  ///< Between requests, for one of the
 
 std::string_view of(string_view text) { return {text.data(), text.size()}; }
 
+/// What a form of another page can send has another type.
+bool is_json(std::string_view type) { return type.substr(0, type.find(';')) == "application/json"; }
+
 template <typename Message>
 void set_common(Message& message, std::string_view type) {
   message.set(http::field::content_type, string_view(type.data(), type.size()));
@@ -113,7 +116,8 @@ class Connection : public std::enable_shared_from_this<Connection> {
     Request request{.method = std::string(of(message.method_string())),
                     .path = std::string(target.substr(0, question)),
                     .query = std::string(target.substr(std::min(question + 1, target.size()))),
-                    .body = std::move(message.body())};
+                    .body = std::move(message.body()),
+                    .is_json = is_json(of(message[http::field::content_type]))};
     const Head head{.method = request.method,
                     .path = request.path,
                     .query = request.query,
@@ -121,11 +125,11 @@ class Connection : public std::enable_shared_from_this<Connection> {
                     .origin = of(message[http::field::origin]),
                     .authorization = of(message[http::field::authorization]),
                     .cookie = of(message[http::field::cookie]),
-                    .content_type = of(message[http::field::content_type]),
                     .fetch_site = of(message["Sec-Fetch-Site"])};
     if (message.version() != 11) return write(failure(400, "", "expected HTTP/1.1"), false);
     if (const std::optional<Response> refusal = shared_.guard->refusal(head)) return write(*refusal, keep_alive);
-    if (request.path == "/api/plan" && request.method == "POST") return plan(std::move(request), keep_alive);
+    if (request.path == "/api/plan" && request.method == "POST" && request.is_json)
+      return plan(std::move(request), keep_alive);
     asio::post(shared_.answers, [self = shared_from_this(), request = std::move(request), keep_alive] {
       Response response = respond(request);
       if (request.path == "/" && response.status == 200)

@@ -11,6 +11,7 @@
 #include "planner/answer/version.h"
 #include "planner/models/models.h"
 #include "planner/report/html.h"
+#include "planner/rules/rules.h"
 #include "planner/run/defaults.h"
 #include "planner/run/fields.h"
 
@@ -118,6 +119,14 @@ std::string described() {
   move_references(answers);
   description.at("components").at("schemas").update(answers);
   description["components"]["schemas"]["run_file"] = run_file_schema();
+  std::vector<std::string> rules;
+  for (const planner::Rule& rule : planner::rules()) rules.emplace_back(rule.id);
+  const auto name = [&](const char* path, const std::vector<std::string>& names) {
+    description.at("paths").at(path).at("get").at("parameters").at(0).at("schema") = {{"enum", names}};
+  };
+  name("/api/models/{name}", planner::built_in_models());
+  name("/api/systems/{name}", hwprofiles::built_in_systems());
+  name("/api/rules/{name}", rules);
   description["info"]["version"] = planner::version();
   return description.dump();
 }

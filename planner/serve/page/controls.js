@@ -131,7 +131,7 @@ function makeControls(fields, models, systems, first) {
   const offered = (field) =>
       ({...field, offered: Boolean(first && first.fields[field.key] && first.fields[field.key].values.length)});
   const make = (key) => makeControl(offered(known.get(key)), names[key]);
-  form.append(element('h2', {}, 'Question'), ...QUESTION.map(make));
+  document.getElementById('question').append(...QUESTION.map(make));
   for (const [group, title] of Object.entries(GROUPS)) {
     const keys = fields.map(({key}) => key)
                      .filter(

@@ -141,7 +141,8 @@ async function start() {
   }
   makeControls(fields, models, systems, lastCheck);
   const links = {
-    controls: 'Run',
+    question: 'Question',
+    controls: 'Fields',
     answer: 'Prediction',
     pinned: 'A and B',
     plan: 'Plan',
@@ -162,5 +163,6 @@ addEventListener('popstate', () => {
 });
 addEventListener('resize', () => redraw());
 matchMedia('(prefers-color-scheme: dark)').addEventListener('change', () => redraw());
-document.getElementById('controls').addEventListener('submit', (event) => event.preventDefault());
+for (const id of ['question', 'controls'])
+  document.getElementById(id).addEventListener('submit', (event) => event.preventDefault());
 start().catch((error) => showErrors(mistakesIn(error)));
