@@ -109,6 +109,7 @@ json run_file_schema() {
                          {"anyOf", {{{"enum", planner::built_in_models()}}, {{"type", "object"}}}}};
   properties["system"] = {{"enum", hwprofiles::built_in_systems()}};
   properties["defaults"] = or_null({{"enum", planner::built_in_defaults()}});
+  properties["mtp"]["anyOf"].push_back({{"type", "boolean"}});
   properties["id"] = {{"type", json::array({"string", "null"})}};
   return {{"type", "object"}, {"required", {"model", "system", "num_gpus"}}, {"properties", std::move(properties)}};
 }
