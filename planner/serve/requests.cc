@@ -91,6 +91,7 @@ template <typename Pairs>
 std::string choice(ObjectReader& in, const char* key, const std::string& otherwise, const Pairs& names,
                    const std::vector<std::string>& others = {}) {
   std::vector<std::pair<std::string, std::string>> known;
+  known.reserve(names.size() + others.size());
   for (const auto& entry : names) known.emplace_back(entry.first, entry.first);
   for (const std::string& other : others) known.emplace_back(other, other);
   return in.choice<std::string>(key, known).value_or(otherwise);

@@ -63,7 +63,8 @@ void set_common(Message& message, std::string_view type) {
 
 /// What connections share.
 struct Shared {
-  std::size_t connections = 0, searching = 0;  ///< Now. Connections outlive what stands below.
+  std::atomic<std::size_t> connections = 0;  ///< Now. Any thread may end the last use of one, after what stands below.
+  std::size_t searching = 0;                 ///< Now.
   std::atomic<bool> stopping = false;
   std::optional<Guard> guard;
   asio::io_context io{1};
