@@ -2,9 +2,9 @@
 
 #include "costmodel/config/diagnostics.h"
 #include "costmodel/config/input_file.h"
-#include "planner/launch/dump.h"
 #include "planner/launch/export.h"
 #include "planner/launch/import.h"
+#include "planner/launch/training_log.h"
 
 namespace foldwise::planner {
 

@@ -7,8 +7,8 @@
 
 #include "planner/launch/arguments.h"
 
-// Reads what runs print or state about themselves: the arguments at the top of Megatron's log, its iterations,
-// configurations of Megatron-Bridge and Primus, and tests of Megatron-LM.
+// Reads what runs print or state about their arguments: those at the top of Megatron's log, configurations of
+// Megatron-Bridge and Primus, and tests of Megatron-LM.
 namespace foldwise::planner {
 
 /// Reads the block between "---- arguments ----" and "---- end of arguments ----". Its lines may begin with a rank or a
@@ -16,20 +16,6 @@ namespace foldwise::planner {
 /// without an end is reported.
 [[nodiscard]] std::optional<Settings> read_argument_block(const std::string& text, const std::string& file,
                                                           config::Diagnostics& diagnostics);
-
-/// Measurements from the iterations of a log.
-struct LogIterations {
-  nlohmann::json measured;            ///< As in a run file; null: the log has no steady iteration.
-  std::vector<std::string> left_out;  ///< One entry each: "iteration 10: the first that is logged".
-  std::size_t steady = 0;             ///< Number of lines of which `measured` is the median.
-};
-/// Reads lines "iteration N/ M | ...". A steady line is not the first, has the last line's global batch and skipped no
-/// step. Its time is within 20 % of the median of such lines: evaluations, checkpoints and pauses of the host raise a
-/// line's average.
-[[nodiscard]] LogIterations read_iterations(const std::string& text);
-
-/// The built-in system of the GPU that the text names ("NVIDIA H100 80GB HBM3"); empty if it names none that we know.
-[[nodiscard]] std::string system_in(const std::string& text);
 
 /// Reads Megatron-Bridge's ConfigContainer as YAML (sections model, train, ddp, optimizer, ...). Nothing if the text is
 /// no such YAML. Reports syntax errors of YAML.

@@ -20,6 +20,7 @@
 #include "planner/launch/geometry.h"
 #include "planner/launch/mapping.h"
 #include "planner/launch/script.h"
+#include "planner/launch/training_log.h"
 #include "planner/models/models.h"
 #include "planner/run/near_names.h"
 
