@@ -11,6 +11,7 @@
 #include "planner/launch/complete.h"
 #include "planner/launch/frontend.h"
 #include "planner/launch/geometry.h"
+#include "planner/launch/model_arguments.h"
 #include "planner/launch/quote.h"
 #include "planner/launch/usage.h"
 #include "planner/models/models.h"

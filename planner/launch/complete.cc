@@ -16,6 +16,7 @@
 #include "planner/launch/files.h"
 #include "planner/launch/frontend.h"
 #include "planner/launch/geometry.h"
+#include "planner/launch/model_arguments.h"
 #include "planner/models/models.h"
 
 namespace foldwise::planner {

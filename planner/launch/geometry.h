@@ -1,18 +1,13 @@
 #pragma once
+#include <cstdint>
 #include <nlohmann/json.hpp>
 #include <string>
-#include <string_view>
 #include <vector>
 
-#include "costmodel/model/model.h"
 #include "planner/launch/arguments.h"
 
-// Converts between models and the arguments that give Megatron their geometry.
+// The model that Megatron builds of its arguments. model_arguments.h is the way back.
 namespace foldwise::planner {
-
-/// The arguments that build `model` in Megatron-Core. Reports parts that no argument of the release can build.
-[[nodiscard]] Settings settings_of_model(const costmodel::ModelSpec& model, const Release& release,
-                                         config::Diagnostics& diagnostics);
 
 /// The run file's model for these settings: the name of a built-in model of equal geometry, otherwise an object for the
 /// reader of models (model_type "megatron"; docs/run-file.md). The depth of multi-token prediction is a separate field.
