@@ -7,16 +7,15 @@
 #include <cctype>
 #include <chrono>
 #include <cstdlib>
-#include <filesystem>
-#include <iterator>
 #include <regex>
 #include <set>
 #include <sstream>
-#include <string_view>
 #include <utility>
 
 #include "planner/launch/files.h"
+#include "planner/launch/launcher_variables.h"
 #include "planner/launch/quote.h"
+#include "planner/launch/script_paths.h"
 #include "planner/launch/usage.h"
 
 namespace foldwise::planner {
@@ -25,83 +24,7 @@ using config::Diagnostics;
 
 namespace {
 
-namespace fs = std::filesystem;
 using Words = std::vector<std::string>;
-
-/// Whether a shell or we set this variable.
-bool is_shells(const std::string& name) {
-  static const std::set<std::string> names = {"BASH_REMATCH", "OLDPWD", "REPLY", "OPTARG", "_"};
-  return names.contains(name) || name.starts_with("FOLDWISE_");
-}
-
-Words sbatch_words(const std::string& text) {
-  Words words;
-  std::istringstream in(text);
-  for (std::string line; std::getline(in, line);) {
-    if (!line.starts_with("#SBATCH")) continue;
-    std::istringstream words_in(line.substr(7));
-    for (std::string word; words_in >> word && !word.starts_with('#');) words.push_back(word);
-  }
-  return words;
-}
-
-std::string option_in(const Words& words, const Words& names) {
-  std::string value;
-  for (std::size_t i = 0; i < words.size(); ++i)
-    for (const std::string& name : names) {
-      if (words[i] == name && i + 1 < words.size()) value = words[i + 1];
-      if (words[i].starts_with(name + "=")) value = words[i].substr(name.size() + 1);
-    }
-  return value;
-}
-
-/// Variables that Slurm sets for a job's script.
-std::map<std::string, std::string> slurm_variables(const Words& sbatch) {
-  std::map<std::string, std::string> variables;
-  if (sbatch.empty()) return variables;
-  const auto set = [&](const Words& options, const Words& names) {
-    if (const std::string value = option_in(sbatch, options); !value.empty())
-      for (const std::string& name : names) variables[name] = value.substr(value.find_last_of(':') + 1);
-  };
-  set({"--nodes", "-N"}, {"SLURM_NNODES", "SLURM_JOB_NUM_NODES"});
-  set({"--ntasks", "-n"}, {"SLURM_NTASKS", "SLURM_NPROCS"});
-  set({"--ntasks-per-node"}, {"SLURM_NTASKS_PER_NODE"});
-  set({"--gres", "--gpus-per-node"}, {"SLURM_GPUS_PER_NODE", "SLURM_GPUS_ON_NODE"});
-  return variables;
-}
-
-std::set<std::string> words_of(const std::string& text) {
-  std::istringstream in(text);
-  return {std::istream_iterator<std::string>(in), {}};
-}
-
-/// The value of a variable that launchers or schedulers set, if a script reads it without setting it.
-std::optional<std::string> launchers_value(const std::string& name, const ScriptQuestion& question) {
-  static const std::set<std::string> zero = words_of(
-      "RANK NODE_RANK LOCAL_RANK SLURM_PROCID SLURM_NODEID SLURM_LOCALID PET_NODE_RANK OMPI_COMM_WORLD_RANK "
-      "JOB_COMPLETION_INDEX MLP_ROLE_INDEX INDEX NODE_ID OMPI_COMM_WORLD_LOCAL_RANK");
-  static const std::set<std::string> node = words_of(
-      "MASTER_ADDR SLURM_JOB_NODELIST SLURM_NODELIST MLP_WORKER_0_HOST PET_MASTER_ADDR SLURMD_NODENAME MLP_HOST");
-  static const std::set<std::string> port = words_of("MASTER_PORT MLP_WORKER_0_PORT PET_MASTER_PORT");
-  static const std::set<std::string> one = words_of("SLURM_JOB_ID SLURM_JOBID SLURM_ARRAY_TASK_ID");
-  static const std::set<std::string> gpus = words_of(
-      "GPUS_PER_NODE NPROC_PER_NODE MLP_WORKER_GPU KUBERNETES_CONTAINER_RESOURCE_GPU N_GPUS NUM_GPUS "
-      "SLURM_GPUS_ON_NODE SLURM_GPUS_PER_NODE SLURM_NTASKS_PER_NODE");
-  static const std::set<std::string> nodes =
-      words_of("NNODES NUM_NODES WORLD_SIZE SLURM_NNODES SLURM_JOB_NUM_NODES PET_NNODES MLP_WORKER_NUM");
-  if (zero.contains(name)) return "0";
-  if (node.contains(name)) return "localhost";
-  if (port.contains(name)) return "6000";
-  if (one.contains(name)) return "1";
-  if (name == "SLURM_JOB_NAME") return "job";
-  if (gpus.contains(name))
-    return std::to_string(std::min(question.num_gpus.value_or(question.gpus_per_node), question.gpus_per_node));
-  if (!question.num_gpus) return std::nullopt;
-  if (nodes.contains(name))
-    return std::to_string(std::max<std::int64_t>(1, *question.num_gpus / question.gpus_per_node));
-  if (name == "SLURM_NTASKS" || name == "SLURM_NPROCS") return std::to_string(*question.num_gpus);
-  return std::nullopt;
-}
 
 /// A variable that the script reads and nobody set.
 struct Unset {
@@ -123,37 +46,6 @@ std::vector<Unset> unset_in(const std::string& output) {
                                   : (*it)[2].str(),
                       .line = std::atoi((*it)[1].str().c_str())});
   return result;
-}
-
-/// Whether a folder holds more than work: a home, a folder above one, or "/tmp".
-bool holds_more(const fs::path& path) {
-  const char* home_name = std::getenv("HOME");
-  const fs::path home = fs::path(home_name != nullptr ? home_name : "/root").lexically_normal();
-  const auto [end, at] = std::mismatch(path.begin(), path.end(), home.begin(), home.end());
-  return end == path.end() || path == home || std::distance(path.begin(), path.end()) <= 2;
-}
-
-/// Chooses the folders that a script sees: those of its checkout, otherwise its own. Of a folder that holds more than
-/// work it sees only the files.
-void choose_tree(const ScriptQuestion& question, SandboxRequest& request) {
-  std::error_code ignored;
-  const std::string name = base_of(question.file).empty() ? "launch.sh" : base_of(question.file);
-  request.folder = "/sandbox";
-  request.script = "/sandbox/" + name;
-  const fs::path folder = question.folder.empty() ? fs::path() : fs::canonical(question.folder, ignored);
-  if (folder.empty()) return;
-  request.folder = folder.string();
-  request.script = (folder / name).string();
-  request.tree = folder.string();
-  if (holds_more(folder)) {
-    request.only_files = true;
-    return;
-  }
-  for (fs::path up = folder; !holds_more(up); up = up.parent_path())
-    if (fs::exists(up / ".git", ignored)) {
-      request.tree = up.string();
-      break;
-    }
 }
 
 /// Runs a script again and again, supplying what it misses, until it starts something.
@@ -211,7 +103,6 @@ class Evaluation {
 
  private:
   static constexpr int kMostRuns = 60;
-  static constexpr std::size_t kMostFolders = 3;  // Folders above the script's that are searched.
   // Numbers that occur nowhere else. Where one appears, the value of a variable was used.
   static constexpr const char *kFiller = "7919", *kOther = "7877";
   static constexpr std::chrono::seconds kMostTime{40};
@@ -246,11 +137,12 @@ class Evaluation {
     result_ = run_once(request_);
     if (!result_.unavailable.empty()) return true;
     bool changed = false;
-    const std::vector<std::string> missing = missing_paths();
-    if (std::ranges::any_of(missing, [&](const std::string& path) { return find_beside(path); })) return !may_run();
+    const std::vector<std::string> missing = missing_paths(result_.output);
+    if (std::ranges::any_of(missing, [&](const std::string& path) { return find_beside(path, request_); }))
+      return !may_run();
     for (const Unset& unset : unset_in(result_.output)) changed |= take(unset);
     if (!changed && !starts_in(result_).empty()) return true;
-    if (!changed) changed = mend_paths(missing);
+    if (!changed) changed = mend_paths(missing, result_, request_);
     if (!changed && result_.killed.empty()) changed = give_argument() || go_on() || fill_unset() || fill_tested();
     return !changed || !may_run();
   }
@@ -284,143 +176,6 @@ class Evaluation {
       if (!question_.variables.contains(name)) request_.environment[name] = value;
     std::erase_if(unset_, [](const Unset& unset) { return unset.position() > 0; });
     return true;
-  }
-
-  bool make(MadePath::Kind kind, const std::string& path) {
-    MadePath made{.kind = kind, .path = path.starts_with('/') ? path : request_.folder + "/" + path};
-    if (path.empty() || std::ranges::find(request_.made, made) != request_.made.end()) return false;
-    if (path.starts_with("/usr/")) open(fs::path(path).parent_path());
-    request_.made.push_back(std::move(made));
-    return true;
-  }
-
-  /// Lets the script add files to this folder, if it sees the folder.
-  bool open(fs::path folder) {
-    std::error_code ignored;
-    while (!fs::is_directory(folder, ignored) && folder.has_relative_path()) folder = folder.parent_path();
-    const std::string path = folder.string();
-    const bool seen = path.starts_with("/usr/") ||
-                      (!request_.only_files && !request_.tree.empty() && (path + "/").starts_with(request_.tree + "/"));
-    if (!seen || std::ranges::find(request_.opened, path) != request_.opened.end()) return false;
-    request_.opened.push_back(path);
-    return true;
-  }
-
-  /// For a checkout without .git: if the script names a file outside its tree, the tree becomes the folder above.
-  bool widen(const fs::path& file) {
-    std::error_code ignored;
-    const auto holds = [&](const fs::path& folder) { return file.string().starts_with(folder.string() + "/"); };
-    if (!fs::is_regular_file(file, ignored) || holds(request_.tree)) return false;
-    fs::path up = fs::path(request_.tree).parent_path();
-    for (std::size_t i = 0; i < kMostFolders && !holds_more(up); ++i, up = up.parent_path())
-      if (holds(up)) return request_.tree = up.string(), true;
-    return false;
-  }
-
-  /// The script may name a file by its path in the cluster's checkout ("/root/slime/scripts/models/x.sh"). Links the
-  /// file here whose path ends in the same three or two parts.
-  bool take_elsewhere(const fs::path& file) {
-    std::error_code ignored;
-    constexpr std::size_t kMostParts = 5;
-    if (file.extension() != ".sh") return false;
-    std::vector<fs::path> ends = {file.filename()};  // "x.sh", "models/x.sh", ...
-    for (fs::path up = file.parent_path(); up.has_filename() && ends.size() < kMostParts; up = up.parent_path())
-      ends.push_back(up.filename() / ends.back());
-    for (std::size_t parts = ends.size(); parts-- > 1;) {
-      fs::path up = request_.tree;
-      for (std::size_t i = 0; i <= kMostFolders && !holds_more(up); ++i, up = up.parent_path()) {
-        const fs::path here = up / ends[parts];
-        if (!fs::is_regular_file(here, ignored)) continue;
-        MadePath made{.kind = MadePath::Kind::kLink, .path = file.string(), .target = here.string()};
-        if (std::ranges::find(request_.made, made) != request_.made.end()) return false;
-        request_.tree = up.string();
-        request_.made.push_back(std::move(made));
-        return true;
-      }
-    }
-    return false;
-  }
-
-  [[nodiscard]] std::vector<std::string> missing_paths() const {
-    static const std::regex missing(R"((?:line \d+|bash): ([^\n]{1,4096}?): No such file or directory)");
-    std::vector<std::string> paths;
-    for (std::sregex_iterator it(result_.output.begin(), result_.output.end(), missing), end; it != end; ++it) {
-      const std::string path = (*it)[1];
-      paths.push_back(path.substr(path.rfind(": ") == std::string::npos ? 0 : path.rfind(": ") + 2));
-    }
-    return paths;
-  }
-
-  bool find_beside(const std::string& path) {
-    const fs::path file = path.starts_with('/') ? fs::path(path) : fs::path(request_.folder) / path;
-    return !request_.tree.empty() && !request_.only_files &&
-           (widen(file.lexically_normal()) || widen_to(path) || take_elsewhere(file.lexically_normal()));
-  }
-
-  /// The same for a relative path, if the script has changed to a folder above.
-  bool widen_to(const std::string& path) {
-    std::error_code ignored;
-    if (path.starts_with('/')) return false;
-    fs::path up = fs::path(request_.tree).parent_path();
-    for (std::size_t i = 0; i < kMostFolders && !holds_more(up); ++i, up = up.parent_path())
-      if (fs::is_regular_file(up / path, ignored)) return request_.tree = up.string(), true;
-    return false;
-  }
-
-  /// Creates paths that are missing or cannot be written, according to the script's output; if there are none, the path
-  /// that it asked for last.
-  bool mend_paths(const std::vector<std::string>& missing) {
-    static const std::regex frozen(
-        R"((?:line \d+: |['\u2018]|: )([^\n:'\u2019]{1,4096})['\u2019]?: Read-only file system)");
-    const std::string& output = result_.output;
-    std::error_code ignored;
-    bool changed = false;
-    for (const std::string& path : missing) {
-      if (!path.starts_with('/') && !request_.tree.empty() && request_.folder != request_.tree &&
-          fs::exists(fs::path(request_.tree) / path, ignored)) {
-        request_.folder = request_.tree;
-        return true;
-      }
-      const bool program =
-          path.find("/bin/") != std::string::npos && !path.ends_with(".sh") && base_of(path) != "activate";
-      changed |= make(program ? MadePath::Kind::kProgram : MadePath::Kind::kFile, path);
-    }
-    for (std::sregex_iterator it(output.begin(), output.end(), frozen), end; it != end; ++it) {
-      const std::string path = (*it)[1];
-      changed |= open((path.starts_with('/') ? fs::path(path) : fs::path(request_.folder) / path).parent_path());
-    }
-    return start_programs() || changed || make_tested();
-  }
-
-  /// Provides programs that the script names by a path that does not exist here.
-  bool start_programs() {
-    static const std::regex program(R"(^\++ (?:[A-Za-z_]+=[^ ]* )*(/[^ '=]{1,4096})( |$))");
-    std::istringstream in(result_.trace);
-    std::error_code ignored;
-    bool changed = false;
-    for (std::string line; std::getline(in, line);) {
-      std::smatch found;
-      const std::string begin = line.substr(0, 8192);
-      if (std::regex_search(begin, found, program) && !fs::exists(found[1].str(), ignored))
-        changed |= make(MadePath::Kind::kProgram, found[1]);
-    }
-    return changed;
-  }
-
-  bool make_tested() {
-    static const std::regex test(R"(^\++ (?:\[\[|'\['|test|\[) [^\n]*-([defrsxL]) '?([^' \n]{1,4096}))");
-    std::vector<std::pair<std::string, std::string>> tested;
-    std::istringstream in(result_.trace);
-    for (std::string line; std::getline(in, line);)
-      if (std::smatch found; line.size() < 8192 && std::regex_search(line, found, test))
-        tested.emplace_back(found[1], found[2]);
-    constexpr std::size_t kLast = 8;
-    for (std::size_t i = 0; i < std::min(kLast, tested.size()); ++i) {
-      const auto& [kind, path] = tested[tested.size() - 1 - i];
-      const bool folder = kind == "d" || path.ends_with('/');
-      if (make(folder ? MadePath::Kind::kFolder : MadePath::Kind::kFile, path)) return true;
-    }
-    return false;
   }
 
   /// Gives one more empty argument to a script that tests their number.
