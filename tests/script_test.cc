@@ -11,7 +11,7 @@
 #include <map>
 #include <sstream>
 
-#include "planner/launch/import.h"
+#include "planner/launch/launch_command.h"
 #include "tests/program_test.h"
 #include "tests/sandbox.h"
 

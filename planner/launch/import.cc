@@ -4,22 +4,18 @@
 
 #include <algorithm>
 #include <cctype>
-#include <cstddef>
-#include <set>
-#include <sstream>
+#include <cstdint>
+#include <map>
+#include <optional>
 #include <utility>
 
-#include "costmodel/config/number.h"
 #include "hwprofiles/load/profile.h"
 #include "planner/launch/checks.h"
 #include "planner/launch/complete.h"
 #include "planner/launch/dump.h"
-#include "planner/launch/export.h"
-#include "planner/launch/files.h"
 #include "planner/launch/frontend.h"
 #include "planner/launch/geometry.h"
 #include "planner/launch/mapping.h"
-#include "planner/launch/script.h"
 #include "planner/launch/training_log.h"
 #include "planner/models/models.h"
 #include "planner/run/near_names.h"
@@ -30,175 +26,6 @@ using config::Diagnostics;
 using nlohmann::json;
 
 namespace {
-
-/// Parses a number of ranks or nodes. The product of two fits 64 bits.
-std::optional<std::int64_t> whole(const std::string& text) {
-  constexpr std::int64_t kMost = 1'000'000'000;
-  const auto number = config::number_in<std::int64_t>(text);
-  return number && *number >= 1 && *number <= kMost ? number : std::nullopt;
-}
-
-bool begins_flag(const std::string& word) {
-  return word.starts_with("--") && word.size() > 2 && word.find_first_of(" \n") == std::string::npos;
-}
-
-std::string flag_in(const std::string& word) { return word.substr(0, word.find('=')); }
-
-bool is_megatrons_flag(const std::string& word) { return begins_flag(word) && find_flag(flag_in(word)) != nullptr; }
-
-/// Index of the program's first own argument, after the script or module that Python runs.
-std::size_t program_end(const Started& started) {
-  const std::vector<std::string>& words = started.words;
-  for (std::size_t i = started.around; i < words.size(); ++i) {
-    if (words[i].ends_with(".py") && !begins_flag(words[i])) return i + 1;
-    if (words[i] == "-m" && i + 1 < words.size() && !words[i + 1].starts_with("torch.distributed")) return i + 2;
-  }
-  for (std::size_t i = started.around; i < words.size(); ++i)
-    if (is_megatrons_flag(words[i])) return i;
-  return words.size();
-}
-
-/// The script that Python runs: "pretrain_gpt.py"; empty if it runs none, or a module.
-std::string program_of(const Started& started) {
-  const std::size_t end = program_end(started);
-  const std::string word = end > 0 && end <= started.words.size() ? started.words[end - 1] : "";
-  return word.ends_with(".py") ? base_of(word) : "";
-}
-
-/// The value of an option of torchrun or srun in any of its spellings. The innermost program's wins.
-std::optional<std::string> option_of(const std::vector<std::string>& words, std::size_t end,
-                                     const std::vector<std::string>& names) {
-  std::optional<std::string> value;
-  for (std::size_t i = 0; i < end; ++i)
-    for (const std::string& name : names) {
-      if (words[i] == name && i + 1 < end) value = words[i + 1];
-      if (words[i].starts_with(name + "=")) value = words[i].substr(name.size() + 1);
-    }
-  return value;
-}
-
-std::optional<std::int64_t> ranks_of(const Started& started, std::size_t end, std::int64_t gpus_per_node) {
-  const auto count = [&](const std::vector<std::string>& names) -> std::optional<std::int64_t> {
-    const auto value = option_of(started.words, end, names);
-    if (!value) return std::nullopt;
-    if (*value == "gpu" || *value == "auto") return gpus_per_node;
-    return whole(value->substr(value->find_last_of(':') + 1));  // "gpu:8"; "1:16" for nodes.
-  };
-  const auto variable = [&](const char* name) -> std::optional<std::int64_t> {
-    const auto found = started.environment.find(name);
-    return found == started.environment.end() ? std::nullopt : whole(found->second);
-  };
-  const auto processes = count({"--nproc-per-node", "--nproc_per_node"});
-  const auto nodes = count({"--nodes", "-N"});
-  if (processes) {
-    const auto torch_nodes = count({"--nnodes"});
-    if (!torch_nodes && option_of(started.words, end, {"--nnodes"})) return std::nullopt;  // The variable is empty.
-    return *processes * (torch_nodes ? *torch_nodes : nodes.value_or(1));
-  }
-  const auto tasks = count({"--ntasks", "-n", "-np", "--np"});
-  const auto on_node = count({"--ntasks-per-node"});
-  if (nodes && on_node) return *nodes * *on_node;
-  if (tasks) return tasks;
-  if (const auto gpus = count({"--gpus-per-node", "--gres"}); nodes && gpus) return *nodes * *gpus;
-  return variable("WORLD_SIZE");
-}
-
-/// Lines of flags that occur once in the text. Words of an array or a variable are not where the command is.
-std::map<std::string, int> flag_lines(const std::string& text) {
-  std::map<std::string, int> lines;
-  std::set<std::string> twice;
-  std::istringstream in(text);
-  int number = 0;
-  for (std::string line; std::getline(in, line);) {
-    ++number;
-    for (std::size_t at = line.find("--"); at != std::string::npos; at = line.find("--", at + 2)) {
-      const std::size_t end = std::min(line.find_first_of(" =\t\r\\\"')", at), line.size());
-      const std::string flag = line.substr(at, end - at);
-      if (!lines.emplace(flag, number).second) twice.insert(flag);
-    }
-  }
-  for (const std::string& flag : twice) lines.erase(flag);
-  return lines;
-}
-
-/// A start of Primus' command with the words of its experiment inserted before its own words. Other starts are returned
-/// unchanged. `folder`: folder of the script.
-Started with_experiment(const Started& started, const std::string& folder) {
-  const auto text = started.environment.find("EXPERIMENT_TEXT"), file = started.environment.find("EXPERIMENT_FILE");
-  if (started.words.size() <= started.around || started.words[started.around] != "primus" ||
-      text == started.environment.end() || file == started.environment.end())
-    return started;
-  Diagnostics diagnostics;
-  const auto experiment = read_primus_yaml(text->second, file->second, folder, started.environment, diagnostics);
-  diagnostics.throw_if_any();
-  if (!experiment) return started;
-  Started result = started;
-  const std::size_t behind = started.around + 3;  // primus train pretrain
-  const auto own = started.words.begin() + static_cast<std::ptrdiff_t>(std::min(behind, started.words.size()));
-  result.words.assign(started.words.begin(), started.words.begin() + static_cast<std::ptrdiff_t>(started.around));
-  result.words.insert(result.words.end(), experiment->words.begin(), experiment->words.end());
-  result.words.insert(result.words.end(), own, started.words.end());
-  result.environment.erase("EXPERIMENT_TEXT");
-  result.environment.erase("EXPERIMENT_FILE");
-  return result;
-}
-
-/// The arguments of a start as Megatron's flags; empty if it has none.
-std::vector<Argument> arguments_of(const Started& started, const std::map<std::string, int>& lines) {
-  if (std::optional<Translated> front_end = translated(started, lines)) return std::move(front_end->arguments);
-  std::vector<Argument> arguments;
-  const std::vector<std::string>& words = started.words;
-  for (std::size_t i = program_end(started); i < words.size(); ++i) {
-    if (!begins_flag(words[i])) {
-      if (!arguments.empty()) arguments.back().values.push_back(words[i]);
-      continue;
-    }
-    const std::string flag = flag_in(words[i]);
-    const auto line = lines.find(flag);
-    arguments.push_back({.flag = flag, .values = {}, .line = line == lines.end() ? 0 : line->second});
-    if (flag.size() < words[i].size()) arguments.back().values.push_back(words[i].substr(flag.size() + 1));
-  }
-  if (std::ranges::none_of(arguments, [](const Argument& argument) { return find_flag(argument.flag) != nullptr; }))
-    return {};
-  return arguments;
-}
-
-/// The variables of {"env_vars": {...}} in ray's --runtime-env-json.
-std::map<std::string, std::string> runtime_environment(const Started& started) {
-  std::map<std::string, std::string> environment;
-  const auto text = option_of(started.words, started.around, {"--runtime-env-json"});
-  const json parsed = text ? json::parse(*text, nullptr, false) : json();
-  if (!parsed.is_object() || !parsed.contains("env_vars") || !parsed.at("env_vars").is_object()) return environment;
-  for (const auto& [name, value] : parsed.at("env_vars").items())
-    environment[name] = value.is_string() ? value.get<std::string>() : value.dump();
-  return environment;
-}
-
-/// The command of a start with these arguments, and what its front end adds.
-LaunchCommand command_of(const Started& started, std::vector<Argument> arguments,
-                         const std::map<std::string, int>& lines, std::int64_t gpus_per_node) {
-  LaunchCommand result{.arguments = std::move(arguments),
-                       .environment = started.environment,
-                       .num_gpus = ranks_of(started, program_end(started), gpus_per_node),
-                       .model = {},
-                       .model_option = {},
-                       .defaults = {},
-                       .fields = nlohmann::json::object(),
-                       .program = program_of(started),
-                       .notes = {},
-                       .outgrown = {}};
-  for (const auto& [name, value] : runtime_environment(started)) result.environment[name] = value;
-  if (std::optional<Translated> front_end = translated(started, lines)) {
-    result.environment.insert(front_end->environment.begin(), front_end->environment.end());
-    if (front_end->num_gpus) result.num_gpus = front_end->num_gpus;
-    result.model = front_end->model;
-    result.model_option = front_end->model_option;
-    result.defaults = front_end->defaults;
-    result.fields = std::move(front_end->fields);
-    result.notes = std::move(front_end->notes);
-  }
-  return result;
-}
 
 /// The contents of a text.
 struct Source {
@@ -248,7 +75,7 @@ Source read_source(const std::string& text, const std::string& file, const Impor
     source.kind = Source::Kind::kLog;
     source.settings = *block;
     if (const json* world = block->find("world_size"); world != nullptr) {
-      const auto ranks = whole(word_of(*world));
+      const auto ranks = rank_count(word_of(*world));
       if (!ranks)
         diagnostics.error({file, block->line("world_size"), "world_size"},
                           fmt::format("expected a whole number, found {}", world->dump()));
@@ -285,7 +112,7 @@ Source read_source(const std::string& text, const std::string& file, const Impor
   LaunchCommand command;
   if (spelled) {
     const Started started{.words = spelled->words, .environment = test ? test->environment : request.variables};
-    command = command_of(started, arguments_of(started, spelled->lines), spelled->lines, 8);
+    command = read_started(started, spelled->lines);
   } else if (test) {
     command.arguments = std::move(test->arguments);
     command.environment = std::move(test->environment);
@@ -385,51 +212,6 @@ void add_global_batch(const Source& source, std::int64_t num_gpus, StatedFields&
       s.integer("micro_batch_size", 1) * (num_gpus / std::max<std::int64_t>(1, model_parallel));
   stated.inferred.emplace_back("global_batch", "without --global-batch-size it is --micro-batch-size x data parallel");
 }
-
-}  // namespace
-
-LaunchCommand read_launch_command(const std::string& text, const std::string& file, const ImportRequest& request) {
-  Diagnostics diagnostics;
-  const std::map<std::string, int> lines = flag_lines(text);
-  const ArgumentsOf arguments = [&](const Started& started) {
-    return arguments_of(with_experiment(started, request.folder), lines);
-  };
-  ScriptQuestion question{.text = text,
-                          .file = file,
-                          .folder = request.folder,
-                          .arguments = request.arguments,
-                          .variables = request.variables,
-                          .num_gpus = request.num_gpus,
-                          .sandbox = request.sandbox};
-  if (!request.system.empty()) {
-    const costmodel::Hardware hardware = hwprofiles::load_profile(system_meant(request.system)).hardware;
-    question.gpus_per_node = gpus_of_node(hardware.network.ranks_per_domain);
-    question.gpu = "NVIDIA " + hardware.gpu;
-  }
-  ScriptStarts found;
-  if (const auto command = plain_command(text); command && !arguments(*command).empty())
-    found.starts.push_back({.started = *command, .arguments = arguments(*command)});
-  else
-    found = starts_of(question, arguments, diagnostics);
-  diagnostics.throw_if_any();
-  const auto wanted = static_cast<std::size_t>(std::max<std::int64_t>(1, request.start));
-  if (wanted > found.starts.size())
-    throw config::ConfigError(
-        {{{file, 0, "--start"}, fmt::format("expected 1 to {}, found {}", found.starts.size(), wanted)}});
-  if (found.starts.size() > 1)
-    found.notes.push_back(
-        fmt::format("it starts {} runs with other arguments each; this is the {}. of them: --start N names another",
-                    found.starts.size(), wanted));
-  ScriptStart& start = found.starts[wanted - 1];
-  LaunchCommand result = command_of(with_experiment(start.started, request.folder), std::move(start.arguments), lines,
-                                    question.gpus_per_node);
-  result.outgrown = std::move(found.outgrown);
-  result.notes.insert(result.notes.begin(), found.notes.begin(), found.notes.end());
-  for (const auto& [name, value] : request.variables) result.environment[name] = value;
-  return result;
-}
-
-namespace {
 
 /// Sets the geometry of the named model. If a front end names it, arguments that differ make another model. If the
 /// question names it, they are left out.

@@ -1,32 +1,17 @@
 #pragma once
-#include <cstdint>
-#include <map>
+#include <cstddef>
 #include <nlohmann/json.hpp>
-#include <optional>
 #include <string>
 #include <vector>
 
 #include "planner/launch/arguments.h"
+#include "planner/launch/launch_command.h"
 #include "planner/rules/rules.h"
 #include "planner/run/run_file.h"
 
 // Makes a run file from a launch script, an argument list, Megatron's log, or Megatron-Bridge's configuration as YAML
 // (docs/launch.md).
 namespace foldwise::planner {
-
-/// Values that the text may not state.
-struct ImportRequest {
-  std::string system;                    ///< Empty: the log's GPU.
-  std::string model;                     ///< Empty: the geometry of the arguments.
-  std::optional<std::int64_t> num_gpus;  ///< Empty: from torchrun, srun or the log.
-  /// Release of the arguments. Null: the newest that knows every flag.
-  const Release* release = nullptr;
-  std::map<std::string, std::string> variables;  ///< Environment variables.
-  std::string folder;                            ///< Folder of the script; empty: it sees no folder.
-  std::vector<std::string> arguments;            ///< Arguments of the script.
-  std::int64_t start = 1;                        ///< Which of the script's starts to take, counted from 1.
-  bool sandbox = true;                           ///< False: no process is started; scripts that need one are refused.
-};
 
 struct Imported {
   nlohmann::json json;                ///< The run file: what the text states, `inferred`, `source`, `measured`.
@@ -45,21 +30,5 @@ struct Imported {
 
 /// {run, notes, left_out, steady_iterations, unknown, unused [{flag, values, line}], refused [{rule, reason}]}
 [[nodiscard]] nlohmann::json imported_json(const Imported& imported);
-
-/// A start that a script makes, for callers that need only its arguments. Throws ConfigError.
-struct LaunchCommand {
-  std::vector<Argument> arguments;
-  std::map<std::string, std::string> environment;
-  std::optional<std::int64_t> num_gpus;
-  std::string model;                                 ///< Model that a front end names.
-  std::string model_option;                          ///< Option of the front end that names the model.
-  std::string defaults;                              ///< The front end's own set of defaults.
-  nlohmann::json fields = nlohmann::json::object();  ///< Fields of the run file that the front end gives.
-  std::string program;                               ///< The script that Python runs; empty: not known.
-  std::vector<std::string> notes;
-  std::string outgrown;  ///< Why a shown call of the script is incomplete; empty: it is complete.
-};
-[[nodiscard]] LaunchCommand read_launch_command(const std::string& text, const std::string& file,
-                                                const ImportRequest& request);
 
 }  // namespace foldwise::planner

@@ -1,0 +1,54 @@
+#pragma once
+#include <cstdint>
+#include <map>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "planner/launch/arguments.h"
+#include "planner/launch/sandbox.h"
+#include "planner/run/release.h"
+
+// The program that a launch script starts: its arguments as Megatron's, its ranks, its environment, and what its front
+// end adds.
+namespace foldwise::planner {
+
+/// Values that the imported text may not state.
+struct ImportRequest {
+  std::string system;                    ///< Empty: the log's GPU.
+  std::string model;                     ///< Empty: the geometry of the arguments.
+  std::optional<std::int64_t> num_gpus;  ///< Empty: from torchrun, srun or the log.
+  /// Release of the arguments. Null: the newest that knows every flag.
+  const Release* release = nullptr;
+  std::map<std::string, std::string> variables;  ///< Environment variables.
+  std::string folder;                            ///< Folder of the script; empty: it sees no folder.
+  std::vector<std::string> arguments;            ///< Arguments of the script.
+  std::int64_t start = 1;                        ///< Which of the script's starts to take, counted from 1.
+  bool sandbox = true;                           ///< False: no process is started; scripts that need one are refused.
+};
+
+/// A start of training.
+struct LaunchCommand {
+  std::vector<Argument> arguments;
+  std::map<std::string, std::string> environment;
+  std::optional<std::int64_t> num_gpus;
+  std::string model;                                 ///< Model that a front end names.
+  std::string model_option;                          ///< Option of the front end that names the model.
+  std::string defaults;                              ///< The front end's own set of defaults.
+  nlohmann::json fields = nlohmann::json::object();  ///< Fields of the run file that the front end gives.
+  std::string program;                               ///< The script that Python runs; empty: not known.
+  std::vector<std::string> notes;
+  std::string outgrown;  ///< Why a shown call of the script is incomplete; empty: it is complete.
+};
+/// The start that a script makes, for callers that need only its arguments. Throws ConfigError.
+[[nodiscard]] LaunchCommand read_launch_command(const std::string& text, const std::string& file,
+                                                const ImportRequest& request);
+
+/// The same of a start that is known without a script, on nodes of eight GPUs. `lines`: the lines of its words.
+[[nodiscard]] LaunchCommand read_started(const Started& started, const std::map<std::string, int>& lines);
+
+/// Parses a number of ranks or nodes. The product of two fits 64 bits.
+[[nodiscard]] std::optional<std::int64_t> rank_count(const std::string& text);
+
+}  // namespace foldwise::planner
