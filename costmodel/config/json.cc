@@ -496,6 +496,14 @@ void ObjectReader::finish(const std::function<std::string(const std::string&)>& 
   }
 }
 
+void ObjectReader::finish_open(const std::vector<std::string>& known) {
+  for (const std::string& key : keys()) {
+    if (std::find(known.begin(), known.end(), key) != known.end()) continue;
+    const std::string suggestion = nearest(key, known);
+    if (!suggestion.empty() && !has(suggestion)) error(key, "unknown key" + nearest_hint(key, known, "known key"));
+  }
+}
+
 void ObjectReader::unknown_choice(std::string_view key, const std::string& text,
                                   const std::vector<std::string>& known) {
   std::string names;

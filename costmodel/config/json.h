@@ -117,6 +117,10 @@ class ObjectReader {
   /// for an unknown key that resembles none, or "".
   void finish(const std::function<std::string(const std::string&)>& meant = {});
 
+  /// The same for an object that may have other keys. Reports only a key that is almost one of `known`: a typing
+  /// mistake.
+  void finish_open(const std::vector<std::string>& known);
+
  private:
   /// Elements of an array of `what`, each converted by `read(value, message)`. An element that it cannot convert is
   /// reported.

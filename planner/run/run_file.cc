@@ -5,13 +5,13 @@
 #include <algorithm>
 #include <map>
 #include <mutex>
-#include <set>
 #include <utility>
 
 #include "hwprofiles/load/profile.h"
 #include "planner/models/models.h"
 #include "planner/run/defaults.h"
 #include "planner/run/derive.h"
+#include "planner/run/field_reader.h"
 #include "planner/run/fields.h"
 #include "planner/run/names.h"
 #include "planner/run/near_names.h"
@@ -28,9 +28,6 @@ using config::Document;
 using config::ObjectReader;
 using costmodel::TrainingOptions;
 using nlohmann::json;
-
-constexpr double kLeastMeasured = 1e-9, kMostMeasured = 1e12;
-constexpr std::int64_t kMostRetries = 1'000'000;
 
 /// Models and systems that were read. A file of runs names the same few again and again.
 struct Catalog {
@@ -69,17 +66,6 @@ costmodel::ModelSpec model_of(const std::string& name, const json* overrides) {
   return model;
 }
 
-/// Facts about measurements and software come from many sources, so unknown keys are allowed there. A key that is
-/// almost one of `known` is still reported as a typing mistake.
-void finish_open(ObjectReader& in, const std::vector<std::string>& known) {
-  for (const std::string& key : in.keys()) {
-    if (std::find(known.begin(), known.end(), key) != known.end()) continue;
-    const std::string suggestion = config::nearest(key, known);
-    if (!suggestion.empty() && !in.has(suggestion))
-      in.error(key, "unknown key" + config::nearest_hint(key, known, "known key"));
-  }
-}
-
 /// Splits "optimizer.name" into "optimizer" and "name". "tp" has no group.
 std::pair<std::string, std::string> split_key(std::string_view key) {
   const std::size_t dot = key.find('.');
@@ -111,9 +97,6 @@ class RunReader {
 
   /// The reader of the object that holds `key`, and the key within it. The reader is null if the object is missing.
   std::pair<ObjectReader*, std::string> place(std::string_view key);
-  std::optional<json> read_value(const Field& field, ObjectReader& in, const std::string& key);
-  std::optional<json> read_names(const Field& field, ObjectReader& in, const std::string& key);
-  std::optional<json> read_text(const Field& field, ObjectReader& in, const std::string& key);
   /// Name of a model or a system. Reports a mistake and returns an empty text if it is missing.
   std::string name(std::string_view key) {
     std::string text = in_.required_string(key);
@@ -244,55 +227,6 @@ std::pair<ObjectReader*, std::string> RunReader::place(std::string_view key) {
   return {it->second ? &*it->second : nullptr, last};
 }
 
-/// An unknown name is a mistake of content, because it may be another program's choice.
-std::optional<json> RunReader::read_names(const Field& field, ObjectReader& in, const std::string& key) {
-  const bool list = field.value.type == FieldType::kNames;
-  const json* raw = in.raw(key);
-  std::optional<json> value;
-  if (list && raw != nullptr && raw->is_string())  // One name of another program's policy.
-    value = json{*raw};
-  else if (list)
-    value = in.strings(key);
-  else
-    value = in.string(key);
-  if (!value || value->is_null()) return std::nullopt;
-  const std::string mistake = mistake_in(field, *value);
-  if (mistake.empty()) return value;
-  content_.error(in.location(key), mistake);
-  return std::nullopt;
-}
-
-std::optional<json> RunReader::read_text(const Field& field, ObjectReader& in, const std::string& key) {
-  const std::optional<json> text = in.string(key);
-  const std::string mistake = text ? mistake_in(field, *text) : "";
-  if (mistake.empty()) return text;
-  in.error(key, mistake);
-  return std::nullopt;
-}
-
-std::optional<json> RunReader::read_value(const Field& field, ObjectReader& in, const std::string& key) {
-  const FieldValue& v = field.value;
-  const auto low = static_cast<std::int64_t>(v.low), high = static_cast<std::int64_t>(v.high);
-  switch (v.type) {
-    case FieldType::kInteger:
-      return in.integer(key, low, high);
-    case FieldType::kNumber:
-      return in.number(key, v.low, v.high);
-    case FieldType::kBoolean:
-      return in.boolean(key);
-    case FieldType::kText:
-      return read_text(field, in, key);
-    case FieldType::kIntegers:
-      return in.integers(key, low, high);
-    case FieldType::kName:
-    case FieldType::kNames:
-      return read_names(field, in, key);
-    case FieldType::kObject:
-      break;
-  }
-  return std::nullopt;
-}
-
 /// Reads every field that fills a member of the options, in the order of the table.
 void RunReader::read_options() {
   for (const Field& f : fields()) {
@@ -311,7 +245,7 @@ void RunReader::read_options() {
       read_precision(in->string(key).value_or(""));
       continue;
     }
-    const std::optional<json> value = read_value(f, *in, key);
+    const std::optional<json> value = read_field(f, *in, key, content_);
     if (!f.value.set) continue;
     if (value)
       f.value.set(run_.options, *value);
@@ -394,59 +328,9 @@ void RunReader::fill() {
   }
 }
 
-/// Each kernel is [name, calls, ms].
-KernelProfile kernel_profile(ObjectReader& in) {
-  KernelProfile profile;
-  const auto ms = [&](std::string_view key) { return in.required_number(key, 0.0, kMostMeasured); };
-  profile.kernels_rest_ms = ms("kernels_rest_ms");
-  profile.wall_ms = ms("wall_ms");
-  profile.busy_ms = ms("busy_ms");
-  profile.compute_ms = ms("compute_ms");
-  profile.exposed_comm_ms = ms("exposed_comm_ms");
-  profile.exposed_host_copy_ms = in.number_or("exposed_host_copy_ms", 0.0, 0.0, kMostMeasured);
-  if (profile.wall_ms > 0.0 && profile.busy_ms > profile.wall_ms)
-    in.error("busy_ms", fmt::format("expected at most wall_ms, {}, found {}", profile.wall_ms, profile.busy_ms));
-  const json* kernels = in.raw("kernels");
-  const auto is_kernel = [](const json& k) {
-    return k.is_array() && k.size() == 3 && k[0].is_string() && k[1].is_number() && k[2].is_number() &&
-           k[2].get<double>() >= 0.0 && k[2].get<double>() <= kMostMeasured;
-  };
-  if (kernels == nullptr || !kernels->is_array() || !std::ranges::all_of(*kernels, is_kernel))
-    in.error("kernels", "expected a list of [\"name\", calls, milliseconds]");
-  else
-    for (const json& k : *kernels) profile.kernels.push_back({k[0].get<std::string>(), k[2].get<double>()});
-  return profile;
-}
-
 void RunReader::read_measured() {
-  auto measured = in_.object("measured");
-  if (!measured) return;
-  Measured& m = run_.measured;
-  const auto number = [&](std::string_view key) { return measured->number(key, kLeastMeasured, kMostMeasured); };
-  m.step_time_s = number("step_time_s");
-  m.tokens_per_s_per_gpu = number("tokens_per_s_per_gpu");
-  m.tokens_are_rounded = measured->boolean_or("tokens_are_rounded", false);
-  m.tflops_per_gpu = number("tflops_per_gpu");
-  m.mfu_pct = number("mfu_pct");
-  m.peak_memory_gib = number("peak_memory_gib");
-  m.peak_reserved_gib = number("peak_reserved_gib");
-  if (const auto other = number("peak_reserved_memory_gib"); other && !m.peak_reserved_gib) m.peak_reserved_gib = other;
-  const auto per_rank = [&](std::string_view key) {
-    return measured->numbers(key, kLeastMeasured, kMostMeasured).value_or(std::vector<double>{});
-  };
-  m.peak_memory_gib_per_rank = per_rank("peak_memory_gib_per_rank");
-  m.peak_reserved_gib_per_rank = per_rank("peak_reserved_gib_per_rank");
-  for (const double gib : m.peak_reserved_gib_per_rank)
-    m.peak_reserved_gib = std::max(m.peak_reserved_gib.value_or(0.0), gib);
-  m.allocated_after_setup_gib = number("allocated_after_setup_gib");
-  m.allocated_between_steps_gib = number("allocated_between_steps_gib");
-  m.num_alloc_retries = measured->integer("num_alloc_retries", 0, kMostRetries).value_or(0);
-  m.pipeline_rank = measured->integer("pipeline_rank", 0, std::max<std::int64_t>(1, run_.options.pipeline.pp) - 1);
-  if (auto profile = measured->object("kernel_profile_rank0")) m.kernel_profile = kernel_profile(*profile);
-  finish_open(*measured, {"allocated_after_setup_gib", "allocated_between_steps_gib", "step_time_s",
-                          "tokens_per_s_per_gpu", "tokens_are_rounded", "tflops_per_gpu", "mfu_pct", "peak_memory_gib",
-                          "peak_reserved_gib", "peak_reserved_memory_gib", "step_times_s", "peak_memory_gib_per_rank",
-                          "peak_reserved_gib_per_rank", "num_alloc_retries", "pipeline_rank", "kernel_profile_rank0"});
+  if (auto measured = in_.object("measured"))
+    run_.measured = planner::read_measured(*measured, run_.options.pipeline.pp);
 }
 
 /// Reports unknown keys. Known keys that inform people but not the cost model are skipped.
@@ -471,7 +355,7 @@ void RunReader::finish() {
                                       "cuda_device_max_connections"};
     for (const Field& f : fields())
       if (f.key.starts_with("software.")) known.push_back(split_key(f.key).second);
-    finish_open(*group, known);
+    group->finish_open(known);  // Its facts come from many sources.
   }
   in_.ignore({"source", "method", "notes", "quality", "recipe", "derived", "flops_convention", "host",
               "num_layers_truncated", "force_balanced_routing", "router_padding_for_fp8"});

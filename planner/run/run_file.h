@@ -10,6 +10,7 @@
 #include "costmodel/hardware/hardware.h"
 #include "costmodel/model/model.h"
 #include "costmodel/parallel/options.h"
+#include "planner/run/measured.h"
 #include "planner/run/release.h"
 
 namespace foldwise::hwprofiles {
@@ -18,32 +19,6 @@ struct Profile;
 
 // The run file (docs/run-file.md): one JSON object that describes one run. Every command reads it.
 namespace foldwise::planner {
-
-/// Kernels of a profiled step of rank 0: their sums by name, and their parts of the step.
-struct KernelProfile {
-  struct Kernel {
-    std::string name;
-    double ms = 0.0;
-  };
-  std::vector<Kernel> kernels;
-  double kernels_rest_ms = 0.0;  ///< Sum of the kernels that are not named.
-  double wall_ms = 0.0, busy_ms = 0.0, compute_ms = 0.0, exposed_comm_ms = 0.0, exposed_host_copy_ms = 0.0;
-};
-
-/// Measurements of a run; unset if the source does not give them.
-struct Measured {
-  std::optional<double> step_time_s, tokens_per_s_per_gpu, tflops_per_gpu, mfu_pct;
-  std::optional<double> peak_memory_gib, peak_reserved_gib;
-  std::optional<double> allocated_after_setup_gib, allocated_between_steps_gib;  ///< Of rank 0.
-  /// Most retries of a rank in a step. A retry: torch gives cached memory back and allocates again.
-  std::int64_t num_alloc_retries = 0;
-  bool tokens_are_rounded = false;  ///< Rounded to a whole number of global samples per second.
-  std::vector<double> peak_memory_gib_per_rank, peak_reserved_gib_per_rank;  ///< By global rank; may be empty.
-  /// If set, this pipeline rank ran alone, all measurements are of it, and it waited for no other. Unset: all ranks
-  /// ran.
-  std::optional<std::int64_t> pipeline_rank;
-  std::optional<KernelProfile> kernel_profile;  ///< From kernel_profile_rank0.
-};
 
 struct Run {
   std::string id;                       ///< May be empty.
