@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "hwprofiles/load/profile.h"
+#include "hwprofiles/load/systems.h"
 
 namespace foldwise::costmodel::contention_test {
 namespace {

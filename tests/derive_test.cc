@@ -9,6 +9,7 @@
 
 #include "hwprofiles/load/derive_rules.h"
 #include "hwprofiles/load/profile.h"
+#include "hwprofiles/load/systems.h"
 
 namespace foldwise::hwprofiles::derive_test {
 namespace {

@@ -16,7 +16,7 @@
 #include <vector>
 
 #include "costmodel/pipeline/schedule.h"
-#include "hwprofiles/load/profile.h"
+#include "hwprofiles/load/systems.h"
 #include "planner/foldwise.h"
 #include "planner/launch/dump.h"
 #include "planner/launch/export.h"

@@ -15,6 +15,7 @@
 #include "costmodel/step/prediction.h"
 #include "costmodel/step/reserved_memory.h"
 #include "costmodel/step/step.h"
+#include "hwprofiles/load/systems.h"
 #include "planner/search/sensitivity.h"
 #include "tests/random_run.h"
 #include "tests/usual_options.h"

@@ -16,6 +16,7 @@
 #include "costmodel/step/composition.h"
 #include "costmodel/step/prediction.h"
 #include "costmodel/step/step.h"
+#include "hwprofiles/load/systems.h"
 #include "planner/foldwise.h"
 #include "planner/search/sensitivity.h"
 #include "tests/program_test.h"

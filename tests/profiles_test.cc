@@ -18,6 +18,7 @@
 #include "hwprofiles/fit/host_fits.h"
 #include "hwprofiles/fit/published_exchanges.h"
 #include "hwprofiles/load/profile.h"
+#include "hwprofiles/load/systems.h"
 
 namespace foldwise::hwprofiles::profiles_test {
 namespace {

@@ -9,6 +9,7 @@
 
 #include "hwprofiles/fit/sheet.h"
 #include "hwprofiles/load/profile.h"
+#include "hwprofiles/load/systems.h"
 #include "hwprofiles/records/record_ops.h"
 
 namespace foldwise::hwprofiles {

@@ -36,22 +36,6 @@ struct Profile {
   nlohmann::json json;                   ///< Complete: merged with bases and changes, including derived numbers.
 };
 
-/// Names of the built-in systems, sorted: the stems of hwprofiles/data/systems/*.json.
-[[nodiscard]] std::vector<std::string> built_in_systems();
-
-/// The base of a built-in system, of which it changes some numbers; empty: none.
-[[nodiscard]] std::string base_of(const std::string& name);
-
-/// Part of the driver's name for the GPUs of a built-in system; empty if the profile does not state it.
-[[nodiscard]] std::string device_of(const std::string& name);
-/// Built-in profile for a device's name for itself ("NVIDIA H200" -> "h200"); "" if unknown.
-[[nodiscard]] std::string system_of_device(const std::string& device);
-
-/// The profile that `name` refers to in a file `beside` ("": on the command line): a built-in name in any case and
-/// punctuation, or words that match only one ("H100 80GB"); a path relative to that file's folder if it exists there;
-/// otherwise `name` unchanged.
-[[nodiscard]] std::string find_system(const std::string& name, const std::string& beside);
-
 /// `name` is a built-in name or the path of a profile: a JSON object that is complete, or that replaces some fields of
 /// a built-in one ("base": "h100-sxm-80gb"), or that states the differences with a few short keys (load/cluster.h).
 /// Throws config::ConfigError (file, line, field).

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <cmath>
 
-#include "hwprofiles/load/profile.h"
+#include "hwprofiles/load/systems.h"
 #include "planner/models/models.h"
 #include "planner/run/count.h"
 #include "planner/run/names.h"

@@ -14,6 +14,7 @@
 #include "costmodel/config/output_file.h"
 #include "hwprofiles/fit/calibration.h"
 #include "hwprofiles/fit/plot.h"
+#include "hwprofiles/load/systems.h"
 #include "hwprofiles/records/import.h"
 #include "hwprofiles/records/launched.h"
 #include "planner/calibrate/fits_report.h"

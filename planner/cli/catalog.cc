@@ -15,6 +15,7 @@
 #include "costmodel/ops/block_ops.h"
 #include "hwprofiles/load/cluster.h"
 #include "hwprofiles/load/profile.h"
+#include "hwprofiles/load/systems.h"
 #include "planner/cli/commands.h"
 #include "planner/cli/outputs.h"
 #include "planner/models/models.h"

@@ -6,7 +6,7 @@
 #include <string_view>
 #include <vector>
 
-#include "hwprofiles/load/profile.h"
+#include "hwprofiles/load/systems.h"
 #include "planner/cli/commands.h"
 #include "planner/models/models.h"
 #include "planner/run/fields.h"

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "hwprofiles/load/profile.h"
+#include "hwprofiles/load/systems.h"
 #include "planner/cli/commands.h"
 #include "planner/cli/outputs.h"
 #include "planner/cli/terminal.h"

@@ -24,6 +24,7 @@
 #include <utility>
 #include <vector>
 
+#include "hwprofiles/load/systems.h"
 #include "planner/answer/catalog.h"
 #include "planner/answer/diagnose_answer.h"
 #include "planner/answer/plan_answer.h"

@@ -13,7 +13,7 @@
 
 #include "costmodel/config/input_file.h"
 #include "costmodel/config/lookup.h"
-#include "hwprofiles/load/profile.h"
+#include "hwprofiles/load/systems.h"
 #include "planner/models/models.h"
 #include "planner/run/fields.h"
 

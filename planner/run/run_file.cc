@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "hwprofiles/load/profile.h"
+#include "hwprofiles/load/systems.h"
 #include "planner/models/models.h"
 #include "planner/run/defaults.h"
 #include "planner/run/derive.h"

@@ -15,6 +15,7 @@
 
 #include "costmodel/config/input_file.h"
 #include "hwprofiles/load/profile.h"
+#include "hwprofiles/load/systems.h"
 #include "planner/models/models.h"
 #include "planner/run/fields.h"
 #include "planner/run/names.h"

@@ -2,6 +2,7 @@
 #include "hwprofiles/load/profile.h"
 
 #include "hwprofiles/load/fields.h"
+#include "hwprofiles/load/systems.h"
 #include "tests/fuzz/fuzz.h"
 
 std::vector<std::string> foldwise::fuzz_words() {

@@ -1,5 +1,5 @@
 // Run files and, for those that the rules accept, the answer.
-#include "hwprofiles/load/profile.h"
+#include "hwprofiles/load/systems.h"
 #include "planner/foldwise.h"
 #include "planner/models/models.h"
 #include "planner/run/fields.h"
