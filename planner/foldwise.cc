@@ -4,8 +4,6 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
-#include <array>
-#include <numeric>
 #include <optional>
 #include <stdexcept>
 #include <utility>
@@ -20,6 +18,7 @@
 #include "planner/search/contradiction.h"
 #include "planner/search/shortage.h"
 #include "planner/search/unproven.h"
+#include "planner/search/whole_work.h"
 #include "planner/search/workbench.h"
 
 namespace foldwise {
@@ -360,52 +359,8 @@ namespace {
 /// times as many, so that each is the start of every longer one.
 constexpr std::int64_t kChosenAmong = 10;
 
-using Report = std::function<bool(const planner::Progress&)>;
-
-/// Seconds of each planner::Work in an answer whose search takes one, about: the mean of DeepSeek-V3 on 256 GB200,
-/// Qwen3-235B on 256 H100, Llama 3 70B on 64 H100 and Qwen3-30B on 16 H200, with the usual effort on two cores.
-constexpr std::array kSeconds = {1.0, 0.9, 0.25, 0.1, 0.25, 0.0};
-
-/// Tells the caller how much of the whole answer is done. Never goes back.
-class WholeWork {
- public:
-  WholeWork(Report progress, bool explained, bool longer) : progress_(std::move(progress)) {
-    for (std::size_t i = 0; i < kSeconds.size(); ++i)
-      seconds_[i] = i == 0 || explained || i == index(planner::Work::kHosts) ? kSeconds[i] : 0.0;
-    if (longer) seconds_[index(planner::Work::kList)] = kSeconds.front();
-  }
-  /// Of a search for the answer.
-  bool searching(planner::Work work, planner::Progress now) {
-    now.work = work;
-    return tell(work, now.effort, now);
-  }
-  /// Of what follows on a result.
-  bool following(planner::Work work, double done, const PlanResult& result) {
-    planner::Progress now{.effort = 1.0, .least = result.least};
-    if (!result.plans.empty()) now.best = result.plans.front().prediction.step_time;
-    if (!result.plans.empty()) now.first = &result.plans.front();
-    now.work = work;
-    return tell(work, done, now);
-  }
-
- private:
-  static std::size_t index(planner::Work work) { return static_cast<std::size_t>(work); }
-  bool tell(planner::Work work, double done, planner::Progress& now) {
-    if (!progress_) return true;
-    const auto before = std::reduce(seconds_.begin(), seconds_.begin() + static_cast<std::ptrdiff_t>(index(work)));
-    const double share =
-        (before + std::min(1.0, done) * seconds_[index(work)]) / std::reduce(seconds_.begin(), seconds_.end());
-    now.share = share_ = std::max(share_, share);
-    return progress_(now);
-  }
-
-  Report progress_;
-  std::array<double, kSeconds.size()> seconds_{};
-  double share_ = 0.0;
-};
-
 /// Adds plans of other layouts until there are `top`, behind the last one, and cuts a longer list.
-void list(const PlanProblem& problem, std::int64_t top, WholeWork& work, planner::SharedCosts& costs,
+void list(const PlanProblem& problem, std::int64_t top, planner::WholeWork& work, planner::SharedCosts& costs,
           PlanResult& result) {
   std::vector<planner::Plan>& plans = result.plans;
   const Seconds first = plans.front().prediction.step_time;
@@ -433,7 +388,7 @@ void list(const PlanProblem& problem, std::int64_t top, WholeWork& work, planner
 }
 
 /// The plans of the problem, or of the next level of evidence that has one.
-PlanResult searched(PlanProblem& problem, WholeWork& work, planner::SharedCosts& costs) {
+PlanResult searched(PlanProblem& problem, planner::WholeWork& work, planner::SharedCosts& costs) {
   const auto progress = [&](const planner::Progress& now) { return work.searching(planner::Work::kSearch, now); };
   PlanResult result;
   problem.top = kChosenAmong;
@@ -455,7 +410,7 @@ PlanResult searched(PlanProblem& problem, WholeWork& work, planner::SharedCosts&
 
 PlanResult plan(const PlanProblem& problem, const std::function<bool(const planner::Progress&)>& progress) {
   planner::SharedCosts costs;
-  WholeWork work(progress, true, problem.top > kChosenAmong);
+  planner::WholeWork work(progress, true, problem.top > kChosenAmong);
   PlanProblem answered = problem;
   PlanResult result = searched(answered, work, costs);
   if (result.refused) return result;
@@ -469,7 +424,7 @@ PlanResult plan(const PlanProblem& problem, const std::function<bool(const plann
 
 PlanResult first_plan(const PlanProblem& problem, const std::function<bool(const planner::Progress&)>& progress) {
   planner::SharedCosts costs;
-  WholeWork work(progress, false, false);
+  planner::WholeWork work(progress, false, false);
   PlanProblem answered = problem;
   PlanResult result = searched(answered, work, costs);
   const planner::Doing doing = [&](planner::Work part, double done) { return work.following(part, done, result); };
