@@ -62,7 +62,7 @@ LONG_FOLDERS = ('kernels/', 'tests/')  # A kernel or a test stands by itself.
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 TOP = ('benchmarks', 'costmodel', 'hwprofiles', 'kernels', 'planner', 'tests')
-PROGRAM = 'planner/cli'  # Its headers belong to no library.
+PROGRAMS = ('planner/cli', 'planner/python')  # Their headers belong to no library.
 
 
 def reachable(folder):
@@ -128,7 +128,7 @@ def main():
             elif kind == '"' and target not in EVERYWHERE and folder_of(target) not in allowed[folder]:
                 breaches.append(f'{path}:{number}: {folder} may not include {target}, only '
                                 f'{", ".join(sorted(allowed[folder]))}')
-        if path.endswith('.h') and not path.startswith(('benchmarks/', 'tests/', 'kernels/', PROGRAM)):
+        if path.endswith('.h') and not path.startswith(('benchmarks/', 'tests/', 'kernels/', *PROGRAMS)):
             if path not in headers | alone:
                 breaches.append(f'{path}: not among the headers of its CMakeLists.txt')
             elif path in headers and first_include((ROOT / path).with_suffix('.cc')) != path:

@@ -10,7 +10,6 @@
 #include <algorithm>
 #include <atomic>
 #include <chrono>
-#include <cmath>
 #include <cstdint>
 #include <exception>
 #include <filesystem>
@@ -35,6 +34,7 @@
 #include "planner/launch/export.h"
 #include "planner/launch/import.h"
 #include "planner/models/models.h"
+#include "planner/python/values.h"
 #include "planner/report/comparison.h"
 #include "planner/report/fields_report.h"
 #include "planner/report/record_validation.h"
@@ -64,42 +64,6 @@ void raise(const ConfigError& error) {
   PyErr_SetObject(type.ptr(), type(mistakes).ptr());
 }
 
-/// Equals json.loads(value.dump(), object_hook=kind) without the text in between, which has 8 KB for a prediction.
-nb::object to_python(const json& value, nb::handle kind) {
-  switch (value.type()) {
-    case json::value_t::object: {
-      nb::object made = kind();
-      for (const auto& [key, member] : value.items())
-        if (PyDict_SetItem(made.ptr(), nb::str(key.data(), key.size()).ptr(), to_python(member, kind).ptr()) != 0)
-          nb::raise_python_error();
-      return made;
-    }
-    case json::value_t::array: {
-      nb::list made;
-      for (const json& member : value) made.append(to_python(member, kind));
-      return made;
-    }
-    case json::value_t::string: {
-      const auto& text = value.get_ref<const std::string&>();
-      return nb::str(text.data(), text.size());
-    }
-    case json::value_t::boolean:
-      return nb::bool_(value.get<bool>());
-    case json::value_t::number_integer:
-      return nb::int_(value.get<std::int64_t>());
-    case json::value_t::number_unsigned:
-      return nb::int_(value.get<std::uint64_t>());
-    case json::value_t::number_float:
-      if (const double number = value.get<double>(); std::isfinite(number)) return nb::float_(number);
-      return nb::none();
-    case json::value_t::null:
-    case json::value_t::binary:
-    case json::value_t::discarded:
-      break;
-  }
-  return nb::none();
-}
-
 std::string text_of(json answer) { return planner::with_schema(std::move(answer)).dump(); }
 
 /// Text of a run: from a file, or from a dict, which has no line numbers.
@@ -120,41 +84,6 @@ struct RunText {
       throw ConfigError(std::move(list));
     }
   }
-};
-
-template <typename Value>
-const char* expected() {
-  if constexpr (std::is_same_v<Value, bool>) return "True or False";
-  if constexpr (std::is_integral_v<Value>) return "a whole number";
-  if constexpr (std::is_floating_point_v<Value>) return "a number";
-  if constexpr (std::is_same_v<Value, std::string>) return "a text";
-  return "another type";
-}
-
-/// The arguments of a Python function that are not None.
-class Arguments {
- public:
-  Arguments(const nb::dict& values, Diagnostics& diagnostics) : values_(values), diagnostics_(diagnostics) {}
-
-  template <typename Value>
-  void take(const char* key, Value& member) const {
-    if (!values_.contains(key)) return;
-    const nb::object value = values_[key];
-    if (value.is_none() || nb::try_cast(value, member)) return;
-    diagnostics_.error({config::kArguments, 0, key},
-                       fmt::format("expected {}, found {}", expected<Value>(), nb::repr(value).c_str()));
-  }
-  template <typename Value>
-  void take(const char* key, std::optional<Value>& member) const {
-    if (!values_.contains(key) || nb::object(values_[key]).is_none()) return;
-    Value value{};
-    take(key, value);
-    member = value;
-  }
-
- private:
-  const nb::dict& values_;
-  Diagnostics& diagnostics_;
 };
 
 planner::CostArguments cost_of(const Arguments& arguments) {
