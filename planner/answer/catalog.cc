@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "costmodel/ops/block_ops.h"
+#include "hwprofiles/load/systems.h"
 #include "planner/models/models.h"
 #include "planner/report/facts.h"
 

@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "hwprofiles/load/profile.h"
+#include "hwprofiles/load/systems.h"
 #include "planner/answer/catalog.h"
 #include "planner/answer/rule_pages.h"
 #include "planner/answer/run_answer.h"

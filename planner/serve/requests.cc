@@ -7,7 +7,7 @@
 #include <cstddef>
 #include <utility>
 
-#include "hwprofiles/load/profile.h"
+#include "hwprofiles/load/systems.h"
 #include "planner/answer/question.h"
 #include "planner/answer/version.h"
 #include "planner/models/models.h"

@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "costmodel/check.h"
-#include "hwprofiles/load/profile.h"
+#include "hwprofiles/load/systems.h"
 #include "planner/answer/version.h"
 #include "planner/models/models.h"
 #include "planner/report/html.h"
