@@ -75,7 +75,11 @@ nlohmann::json page_json(const planner::Sweep& sweep, std::vector<planner::Sweep
   nlohmann::json axes = nlohmann::json::array();
   for (const planner::Axis& axis : sweep.axes()) axes.push_back(axis.key);
   for (planner::SweepRow& row : rows) row.erase("run");  // CSV rows do not have it.
-  return {{"axes", axes}, {"columns", sweep.columns()}, {"rows", std::move(rows)}, {"systems", sweep.systems()}};
+  return {{"axes", axes},
+          {"columns", sweep.columns()},
+          {"models", sweep.models()},
+          {"rows", std::move(rows)},
+          {"systems", sweep.systems()}};
 }
 
 /// Draws the progress in points.

@@ -361,6 +361,12 @@ std::vector<std::string> Sweep::columns() const {
   return result;
 }
 
+std::vector<std::string> Sweep::models() const {
+  if (const auto* swept = values_of(axes_, "model")) return *swept;
+  if (const auto* run = std::get_if<RunQuestion>(&question_)) return {run->run.value("model", "")};
+  return {std::get<PlanQuestion>(question_).request.model};
+}
+
 std::vector<json> Sweep::systems() const {
   json asked;
   if (const auto* run = std::get_if<RunQuestion>(&question_)) {

@@ -53,6 +53,8 @@ class Sweep {
   [[nodiscard]] std::vector<std::string> columns() const;
   /// Systems of the points, as {"system", "system_overrides"} of a run file.
   [[nodiscard]] std::vector<nlohmann::json> systems() const;
+  /// The model of the points, as the question names it; several if an axis has several.
+  [[nodiscard]] std::vector<std::string> models() const;
   /// Cells known before a point is computed: "sweep" and the axes. "sweep" identifies question, axes and program; it
   /// differs between sweeps.
   [[nodiscard]] SweepRow known_cells(std::size_t point) const;

@@ -5,8 +5,9 @@
 //     where series come and go, `range` what the axis shows;
 //   {kind: 'points', title, note, x: {title, ratio, ticks}, y: {title, fromZero}, series: [{name, hue, line, front,
 //   points:
-//   [{x, y, low, high, text, hollow}]}]}
+//   [{x, y, low, high, text, hollow, cross, choose}]}]}
 //     a `front` is a line in steps: between its points nothing is claimed;
+//     `cross` draws a point as a cross, `choose` is called when it is clicked;
 //     across are categories where an `x` is a text, with `ratio` logarithms; low to high is an interval of y.
 
 // Okabe and Ito's colours, told apart by colour-blind readers too, and four more.
@@ -97,20 +98,26 @@ function plotlyTraces(spec, width) {
         }));
     return {traces: bars, categories};
   }
-  const traces = spec.series.map(
-      ({name, hue, line, front, points}, i) => ({
-        type: 'scatter',
-        name: plain(name),
-        mode: line || front ? 'lines+markers' : 'markers',
-        x: points.map(({x}) => (typeof x === 'string' ? plain(x) : x)),
-        y: points.map(({y}) => y),
-        line: {color: colour(hue ?? i), width: 2, shape: front ? 'hv' : 'linear'},
-        marker:
-            {color: colour(hue ?? i), size: 9, symbol: points.map(({hollow}) => (hollow ? 'circle-open' : 'circle'))},
-        error_y: intervals(points, colour(hue ?? i)),
-        customdata: points.map(({text}) => plain(text)),
-        hovertemplate: '%{customdata}<extra></extra>'
-      }));
+  const traces = spec.series.map(({name, hue, line, front, points}, i) => ({
+                                   type: 'scatter',
+                                   name: plain(name),
+                                   mode: line || front ? 'lines+markers' : 'markers',
+                                   x: points.map(({x}) => (typeof x === 'string' ? plain(x) : x)),
+                                   y: points.map(({y}) => y),
+                                   line: {color: colour(hue ?? i), width: 2, shape: front ? 'hv' : 'linear'},
+                                   marker: {
+                                     color: colour(hue ?? i),
+                                     size: 9,
+                                     symbol: points.map(
+                                         ({hollow, cross}) =>
+                                             (cross      ? 'x-thin-open' :
+                                                  hollow ? 'circle-open' :
+                                                           'circle'))
+                                   },
+                                   error_y: intervals(points, colour(hue ?? i)),
+                                   customdata: points.map(({text}) => plain(text)),
+                                   hovertemplate: '%{customdata}<extra></extra>'
+                                 }));
   return {traces};
 }
 
@@ -165,6 +172,9 @@ function drawWithPlotly(space, spec) {
     if (spec.x.ticks) Object.assign(layout.xaxis, {tickvals: spec.x.ticks, ticktext: spec.x.ticks.map(String)});
   }
   Plotly.react(space, traces, layout, {responsive: true, displaylogo: false, displayModeBar: false});
+  if (spec.kind !== 'points') return;
+  space.removeAllListeners('plotly_click');
+  space.on('plotly_click', ({points: [point]}) => spec.series[point.curveNumber].points[point.pointNumber].choose?.());
 }
 
 function svgElement(tag, attributes, ...children) {
@@ -278,20 +288,32 @@ function svgPoints(spec, width, top, {parts, text, line}) {
         stroke: fill,
         'stroke-width': 2
       }));
-    for (const {x, y, low, high, text: tip, hollow} of shown) {
+    for (const {x, y, low, high, text: tip, hollow, cross, choose} of shown) {
       if (low !== undefined)
         parts.push(svgElement('line', {x1: px(x), x2: px(x), y1: py(low), y2: py(high), stroke: fill}));
-      parts.push(svgElement(
-          'circle', {
-            class: 'mark',
-            cx: px(x),
-            cy: py(y),
-            r: 4.5,
-            stroke: fill,
-            'stroke-width': 1.5,
-            fill: hollow ? 'none' : fill
-          },
-          svgElement('title', {}, tip)));
+      const at = [px(x), py(y)];
+      const mark = cross ? svgElement(
+                               'path', {
+                                 class: 'mark',
+                                 d: `M${at[0] - 4},${at[1] - 4} l8,8 m0,-8 l-8,8`,
+                                 stroke: fill,
+                                 'stroke-width': 1.5,
+                                 fill: 'none'
+                               },
+                               svgElement('title', {}, tip)) :
+                           svgElement(
+                               'circle', {
+                                 class: choose ? 'mark choose' : 'mark',
+                                 cx: at[0],
+                                 cy: at[1],
+                                 r: 4.5,
+                                 stroke: fill,
+                                 'stroke-width': 1.5,
+                                 fill: hollow ? 'none' : fill
+                               },
+                               svgElement('title', {}, tip));
+      if (choose) mark.addEventListener('click', choose);
+      parts.push(mark);
     }
   });
   return bottom + 44;

@@ -64,9 +64,11 @@ function differing(columns, rows) {
   return {columns: shown, equal: equal.join(', ')};
 }
 
-function planPoints(plans) {
+// choose(plan): what a click on its point does.
+function planPoints(plans, choose) {
   return plans.map(
-      ({run, prediction}) => ({
+      ({run, prediction}, i) => ({
+        choose: choose && (() => choose(plans[i])),
         x: prediction.peak_device_memory_gib,
         y: prediction.step_time_s,
         low: prediction.interval?.step_time_s[0],
@@ -75,7 +77,7 @@ function planPoints(plans) {
       }));
 }
 
-function front(answer) {
+function front(answer, choose) {
   const onFront =
       [...answer.pareto].sort((a, b) => a.prediction.peak_device_memory_gib - b.prediction.peak_device_memory_gib);
   const runs = new Set(onFront.map(({run}) => JSON.stringify(run)));
@@ -85,10 +87,14 @@ function front(answer) {
     x: {title: 'GiB on the fullest GPU'},
     y: {title: 'step, s'},
     note: 'No other plan that was found beats those on the line in both. Bars: where 4 of 5 measured runs lie; much ' +
-        'of that error is common to the plans of one system.',
+        'of that error is common to the plans of one system. A click on a point shows its plan.',
     series: [
-      {name: 'other plans', hue: 1, points: planPoints(answer.plans.filter(({run}) => !runs.has(JSON.stringify(run))))},
-      {name: 'not beaten in both', hue: 0, front: true, points: planPoints(onFront)}
+      {
+        name: 'other plans',
+        hue: 1,
+        points: planPoints(answer.plans.filter(({run}) => !runs.has(JSON.stringify(run))), choose)
+      },
+      {name: 'not beaten in both', hue: 0, front: true, points: planPoints(onFront, choose)}
     ]
   })];
   const tried = (answer.tried || []).filter(({step_time_s: step}) => step !== null);
@@ -173,6 +179,48 @@ function whyNot(questions, first) {
   }
 }
 
+// What measured runs say of plan 1, what nobody ran, and how likely each choice is the fastest.
+function certainty({decision, problem}, first) {
+  const {level, nearest, lacks} = first.evidence;
+  const needs = first.requires.map(({library, version, because}) => `${library} ${version} or newer, for ${because}`);
+  const levels = {
+    run: `A measured run has all of its choices together: ${nearest}.`,
+    parts: `Each of its choices stands in a measured run, not all in one. The nearest: ${nearest}.`,
+    any: `Not all of its choices were measured. The nearest run: ${nearest}.`
+  };
+  const parts = [
+    paragraph(`Megatron-Core ${problem.release}. ${nearest ? levels[level] : 'No measured run is near it.'}`),
+    lacks.length ? paragraph('Never run together:') : null, lacks.length ? list(lacks) : null,
+    needs.length ? paragraph('It needs:') : null, needs.length ? list(needs) : null
+  ];
+  if (decision) {
+    const unproven = decision.faster_unproven;
+    if (unproven.length)
+      parts.push(element('h3', {}, 'Faster, but never run together'), dataTable({
+                   label: 'Faster, but never run together',
+                   rows: unproven,
+                   columns: [
+                     {title: 'faster by %', value: ({gain_pct: gain}) => gain, text: fixed(1)}, ...layoutColumns,
+                     {title: 'what nobody ran', value: ({evidence}) => evidence.lacks.join('; '), long: true}
+                   ]
+                 }));
+    parts.push(element('h3', {}, 'How sure the order is'), dataTable({
+                 label: 'How sure the order is',
+                 rows: decision.choices,
+                 columns: [
+                   {title: 'choice', value: ({name}) => name, long: true}, {
+                     title: 'is the fastest with',
+                     value: ({best_probability: probability}) => probability,
+                     text: (value) => percent(value, 0)
+                   },
+                   {title: 'expected loss %', value: (row) => row.expected_loss_pct, text: fixed(1)},
+                   {title: 'never measured', value: ({unmeasured}) => unmeasured.join(', '), long: true}
+                 ]
+               }));
+  }
+  section('certainty', 'How sure', ...parts);
+}
+
 function plan() {
   const {problem, search, plans, shortage} = data.answer;
   const rows = plans.map((planned, i) => ({...planned, rank: i + 1})), first = rows[0];
@@ -180,7 +228,7 @@ function plan() {
   heading(
       `${problem.model} on ${problem.num_gpus} ${problem.system}`,
       `Plans for sequences of ${sequence} tokens, global batch ${batch}, ${precision.join(', ')}; ` +
-          `objective: ${problem.objective}.`);
+          `objective: ${problem.objective}. Megatron-Core ${problem.release}.`);
   const least = `nothing is faster than ${number(search.least_s)} s`;
   const proof = search.proven ? 'Nothing is faster than plan 1: proven.' :
                                 `Not proven: the search ended knowing only that ${least}.`;
@@ -194,7 +242,12 @@ function plan() {
           folded('Its run file', json(row.run)));
       redraw(shown);
       for (const title of document.querySelectorAll('#plan h2, nav a[href="#plan"]'))
-        title.textContent = `Plan ${row.rank}`;
+        title.textContent = row.rank || row.number ? `Plan ${row.rank || row.number}` : 'A plan of the front';
+    };
+    const open = (planned) => {
+      const same = JSON.stringify(planned.run);
+      show(rows.find(({run}) => JSON.stringify(run) === same) || {why: [], ...planned});
+      document.getElementById('plan').scrollIntoView();
     };
     const {columns, equal} = differing(planColumns(data.answer.groups), rows);
     section(
@@ -204,7 +257,8 @@ function plan() {
     section('plan', 'Plan 1', shown);
     document.querySelector('#plan h2').setAttribute('aria-live', 'polite');
     show(first);
-    front(data.answer);
+    certainty(data.answer, first);
+    front(data.answer, open);
     section('explain', 'What would help', ...explained(data.answer.explain, 'Plan 1'), ...alternatives(data.answer));
     schedules(['Plan 1']);
   } else {

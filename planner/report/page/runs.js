@@ -268,19 +268,30 @@ function pointsChart(axes, rows, x, y) {
     if (!lines.has(name)) lines.set(name, []);
     lines.get(name).push({x: row[x], y: row[y], hollow: !fits, text});
   }
+  const refused = rows.filter(({status}) => status === 'refused');
   const values = [...new Set(rows.map((row) => row[x]))];
   const scaled = values.every((value) => typeof value === 'number' && value > 0);
   return chart({
     kind: 'points',
     title: `${y} by ${x}`,
-    note: 'Hollow: does not fit. What is refused is missing.',
+    note: refused.length ? 'Hollow: does not fit. Crosses at the bottom: refused; Refused says why.' :
+                           'Hollow: does not fit.',
     x: {
       title: x,
       ratio: scaled && Math.max(...values) >= 4 * Math.min(...values),
       ticks: scaled && values.length < 10 ? values : undefined
     },
     y: {title: y, fromZero: true},
-    series: [...lines].map(([name, points]) => ({name, line: true, points}))
+    series: [
+      ...[...lines].map(([name, points]) => ({name, line: true, points})),
+      ...(refused.length ? [{
+        name: 'refused',
+        hue: 7,
+        points: refused.map(
+            (row) => ({x: row[x], y: 0, cross: true, text: `${pointName(row, axes)}, refused: ${row.reason}`}))
+      }] :
+                           [])
+    ]
   });
 }
 
@@ -326,7 +337,12 @@ function sweepFront(axes, rows, column, title) {
 function sweep() {
   const {axes, columns, rows} = data.answer;
   const fitting = rows.filter(({status}) => status === 'fits').length;
-  heading(`Sweep over ${axes.join(', ')}`, `${rows.length} points: ${fitting} fit.`);
+  const refused = rows.filter(({status}) => status === 'refused');
+  const systems = [...new Set(data.answer.systems.map(({system}) => system))];
+  heading(
+      `${data.answer.models.join(', ')} on ${systems.join(', ')}: sweep over ${axes.join(', ')}`,
+      `${rows.length} points: ${fitting} fit, ${rows.length - fitting - refused.length} do not, ` +
+          `rules refuse ${refused.length}.`);
   const numeric = columns.filter((column) => rows.some((row) => typeof row[column] === 'number'));
   const shown = numeric.filter((column) => !axes.includes(column));
   if (shown.length) choosableChart(axes, rows, shown);
@@ -334,6 +350,15 @@ function sweep() {
     section(
         'fronts', 'Fronts', sweepFront(axes, rows, 'peak_device_memory_gib', 'Time against memory'),
         numeric.includes('num_gpus') ? sweepFront(axes, rows, 'num_gpus', 'Time against GPUs') : null);
+  if (refused.length)
+    section('refused', 'Refused', dataTable({
+              label: 'Refused',
+              rows: refused,
+              columns: [
+                ...axes.map((axis) => ({title: axis, value: (row) => row[axis]})),
+                {title: 'reason', value: ({reason}) => reason, long: true}
+              ]
+            }));
   const cell = (column) => ({title: column, value: (row) => row[column], long: column === 'reason'});
   const cells = columns.filter((column) => column !== 'sweep').map(cell);
   section('rows', 'Rows', dataTable({label: 'Rows', rows, tall: true, filtered: true, columns: cells}));
