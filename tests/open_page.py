@@ -139,6 +139,16 @@ def check_plan(page: Shown) -> None:
         [...document.querySelectorAll('#ranking button.choose')].find((b) => b.textContent === '2').click(); })()""")
     page.expect("the second plan is shown", "document.querySelector('#plan h2').textContent", "Plan 2")
     check_memory(page, "plan", plans[1]["prediction"])
+    release, decision = page.answer()["problem"]["release"], page.answer()["decision"]
+    page.expect("the release", f"document.querySelector('.about').textContent.includes('Megatron-Core {release}.')")
+    page.expect("a probability for each choice", "[...document.querySelectorAll('#certainty table')].at(-1).querySelectorAll('tbody tr').length",
+                len(decision["choices"]))
+    page.expect("what was measured together", f"document.querySelector('#certainty').textContent.includes({json.dumps(plans[0]['evidence']['nearest'])})")
+    last = max(page.answer()["pareto"], key=lambda plan: plan["prediction"]["peak_device_memory_gib"])["number"]
+    count = len(page.answer()["pareto"])
+    page.ask(f"""hasPlotly ? document.querySelector('#fronts .chart').emit('plotly_click', {{points: [{{curveNumber: 1, pointNumber: {count - 1}}}]}})
+        : [...document.querySelectorAll('#fronts .choose')].at(-1).dispatchEvent(new Event('click'))""")
+    page.expect("a point of the front shows its plan", "document.querySelector('#plan h2').textContent", f"Plan {last}")
 
 
 def check_memory(page: Shown, section: str, prediction: dict) -> None:
@@ -194,7 +204,9 @@ def check_sweep(page: Shown) -> None:
     rows = page.answer()["rows"]
     page.expect("numbers of the system", "document.querySelectorAll('#assumptions tbody tr').length > 50")
     page.expect("a mark for each point",
-                "document.querySelectorAll('#chart .chart .point, #chart .chart .mark').length", sum(row["step_time_s"] is not None for row in rows))
+                "document.querySelectorAll('#chart .chart .point, #chart .chart .mark').length",
+                sum(row["step_time_s"] is not None or row["status"] == "refused" for row in rows))
+    page.expect("the model and the system in the title", f"document.title.startsWith({json.dumps(NAME)} + ' on h200: ')")
     check_table(page, "rows", "step_time_s", [row["step_time_s"] for row in rows], {
         "": len(rows), "status=fits": sum(row["status"] == "fits" for row in rows), "ep=4": sum(row["ep"] == 4 for row in rows), "nonsense>2": len(rows)})
 
@@ -217,6 +229,7 @@ def check_short(page: Shown) -> None:
 
 def check_refused(page: Shown) -> None:
     page.expect("reasons", "[...document.querySelectorAll('#rows tbody tr')].every((row) => row.textContent.includes('refused'))")
+    page.expect("a reason for each", "document.querySelectorAll('#refused tbody tr').length", len(page.answer()["rows"]))
 
 
 WITHOUT_CHARTS = {"short", "refused"}  # Nothing fits, nothing may run.
