@@ -9,12 +9,12 @@
 
 namespace foldwise::hwprofiles {
 
+namespace {
+
 using config::Diagnostics;
 using config::Document;
 using config::ObjectReader;
 using nlohmann::json;
-
-namespace {
 
 /// Reads the provenance of a number or name. `sources`: citations that it may refer to.
 Provenance read_provenance(ObjectReader& reader, const json& sources) {
