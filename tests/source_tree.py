@@ -54,8 +54,8 @@ AGAINST = set()
 # Libraries of others that a part of the tree does without.
 WITHOUT = [(re.compile('nlohmann/'), lambda folder: folder.startswith('costmodel/') and folder != 'costmodel/config')]
 
-LINES = 700
-TABLES = {'planner/rules/rules.cc', 'planner/run/fields.cc'}
+LINES = 500
+TABLES = {'hwprofiles/load/fields.cc', 'planner/launch/checks.cc', 'planner/launch/forms.cc', 'planner/rules/rules.cc', 'planner/run/fields.cc'}
 # Longer today; to be parted.
 LONGER = {}
 LONG_FOLDERS = ('kernels/', 'tests/')  # A kernel or a test stands by itself.

@@ -307,24 +307,24 @@ Sweep::Sweep(SweepQuestion question, std::vector<Axis> axes, std::optional<LongR
   Diagnostics diagnostics;
   axes_ = known_axes(std::move(axes), diagnostics);
   diagnostics.throw_if_any();
-  std::vector<std::string> models, systems;
+  std::vector<std::string> systems;
   json what;
   if (const auto* run = std::get_if<RunQuestion>(&question_)) {
     check_form(*run, axes_, diagnostics);
     diagnostics.throw_if_any();
-    models = {find_model(run->run.value("model", ""), run->file)};
+    models_ = {find_model(run->run.value("model", ""), run->file)};
     systems = {hwprofiles::find_system(run->run.value("system", ""), run->file)};
     what = run->run;
   } else {
     const auto& plan = std::get<PlanQuestion>(question_);
     check_plan_axes(plan.request, axes_, diagnostics);
-    models = {plan.request.model};
+    models_ = {plan.request.model};
     systems = {plan.request.system};
     what = request_json(plan);
   }
-  if (const auto* swept = values_of(axes_, "model")) models = *swept;
+  if (const auto* swept = values_of(axes_, "model")) models_ = *swept;
   if (const auto* swept = values_of(axes_, "system")) systems = *swept;
-  if (diagnostics.ok()) check_catalog(models, systems, axes_, diagnostics);
+  if (diagnostics.ok()) check_catalog(models_, systems, axes_, diagnostics);
   double points = 1.0;
   for (const Axis& axis : axes_) points *= static_cast<double>(axis.values.size());
   if (points > static_cast<double>(kMostPoints))
@@ -334,7 +334,7 @@ Sweep::Sweep(SweepQuestion question, std::vector<Axis> axes, std::optional<LongR
 
   json name = {{"program", program}, {"question", what}, {"axes", json::array()}, {"files", json::array()}};
   for (const Axis& axis : axes_) name["axes"].push_back({axis.key, axis.values});
-  for (const auto* list : {&models, &systems})
+  for (const auto* list : {&models_, &systems})
     for (const std::string& file : *list) name["files"].push_back(fnv1a(file_text(file)));
   if (long_run_) name["long_run"] = long_run_json(*long_run_);
   name_ = fmt::format("{:016x}", fnv1a(name.dump()));
@@ -359,12 +359,6 @@ std::vector<std::string> Sweep::columns() const {
   if (long_run_) add(cost_columns);
   add({"reason"});
   return result;
-}
-
-std::vector<std::string> Sweep::models() const {
-  if (const auto* swept = values_of(axes_, "model")) return *swept;
-  if (const auto* run = std::get_if<RunQuestion>(&question_)) return {run->run.value("model", "")};
-  return {std::get<PlanQuestion>(question_).request.model};
 }
 
 std::vector<json> Sweep::systems() const {

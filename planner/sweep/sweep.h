@@ -53,8 +53,8 @@ class Sweep {
   [[nodiscard]] std::vector<std::string> columns() const;
   /// Systems of the points, as {"system", "system_overrides"} of a run file.
   [[nodiscard]] std::vector<nlohmann::json> systems() const;
-  /// The model of the points, as the question names it; several if an axis has several.
-  [[nodiscard]] std::vector<std::string> models() const;
+  /// Models of the points: built-in names, or paths.
+  [[nodiscard]] const std::vector<std::string>& models() const { return models_; }
   /// Cells known before a point is computed: "sweep" and the axes. "sweep" identifies question, axes and program; it
   /// differs between sweeps.
   [[nodiscard]] SweepRow known_cells(std::size_t point) const;
@@ -70,6 +70,7 @@ class Sweep {
 
   SweepQuestion question_;
   std::vector<Axis> axes_;
+  std::vector<std::string> models_;
   std::optional<LongRun> long_run_;
   std::string name_;
 };
