@@ -599,8 +599,13 @@ TEST(Search, ContradictionsHaveReasons) {
   using Sets = std::map<std::string, std::vector<std::string>>;
   const auto reasons = [](const Sets& sets, bool folding = true) -> std::string {
     try {
-      static_cast<void>(
-          any_problem({.release = {}, .num_gpus = 256, .precisions = {}, .set = sets, .folding = folding}));
+      static_cast<void>(any_problem({.model = "deepseek-v3",
+                                     .system = "gb200-nvl72",
+                                     .release = {},
+                                     .num_gpus = 256,
+                                     .precisions = {},
+                                     .set = sets,
+                                     .folding = folding}));
     } catch (const config::ConfigError& error) {
       return error.what();
     }

@@ -76,7 +76,7 @@ class Evaluation {
       no_sandbox(result_.unavailable, diagnostics);
       return {};
     }
-    ScriptStarts found{.starts = starts_in(result_), .notes = {}};
+    ScriptStarts found{.starts = starts_in(result_), .notes = {}, .outgrown = {}};
     if (!unset_.empty()) found = without_unset(found);
     if (found.starts.empty()) no_start(diagnostics);
     if (shown_)
@@ -236,7 +236,7 @@ class Evaluation {
     request.strict = false;
     request.arguments = shown_ ? shown_->arguments : question_.arguments;
     for (const Unset& unset : unset_) request.environment.erase(unset.name);
-    ScriptStarts found{.starts = starts_in(run_once(request)), .notes = {}};
+    ScriptStarts found{.starts = starts_in(run_once(request)), .notes = {}, .outgrown = {}};
     if (found.starts.empty()) {
       found = std::move(empty);
       request = request_;
