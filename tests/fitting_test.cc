@@ -67,7 +67,7 @@ std::set<std::string> changed_fields(const TrainingOptions& base, const Training
                              base.step.overlaps == changed.step.overlaps;
   std::set<std::string> fields;
   for (const auto& [field, value] : after.items())
-    if (value != before[field] && !(field == "overlaps" && same_overlaps))
+    if (value != before.value(field, nlohmann::json()) && !(field == "overlaps" && same_overlaps))
       fields.insert(sizes.count(field) > 0 ? "sizes" : field);
   return fields;
 }
