@@ -222,7 +222,7 @@ TEST(PublishedMemory, OffloadedStatesTakeWhatTheDocumentSays) {
                       costmodel::predict(deepseek(), without, gb200()).step_time)
                          .to<double>();
   std::ifstream file(FW_ACCURACY_DIR "/memory-published.md");
-  const std::string text{std::istreambuf_iterator<char>(file), {}}, before = "ours adds ";
+  const std::string text{std::istreambuf_iterator<char>(file), {}}, before = "Ours adds ";
   const std::size_t at = text.find(before);
   ASSERT_NE(at, std::string::npos);
   EXPECT_NEAR(std::strtod(text.c_str() + at + before.size(), nullptr), added, 0.005);

@@ -57,6 +57,14 @@ std::vector<std::pair<std::string, std::vector<std::string>>> read_sets(const st
   return sets;
 }
 
+PlanArguments usual_question() {
+  PlanArguments asked;
+  asked.model = "deepseek-v3";
+  asked.system = "gb200-nvl72";
+  asked.gpus = 256;
+  return asked;
+}
+
 PlanRequest request_of(const PlanArguments& arguments, config::Diagnostics& diagnostics) {
   check_range<std::int64_t>("top", arguments.top, 1, 1000, diagnostics);
   check_range("threads", arguments.threads, 0, 1024, diagnostics);

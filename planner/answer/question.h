@@ -31,6 +31,8 @@ struct PlanArguments {
   int threads = 0;
   double effort_seconds = static_cast<double>(kUsualEffort) * 1e-6;
 };
+/// What a program plans that was asked nothing: a model, a system and a number of GPUs.
+[[nodiscard]] PlanArguments usual_question();
 [[nodiscard]] PlanRequest request_of(const PlanArguments& arguments, config::Diagnostics& diagnostics);
 /// See PlanProblem::effort.
 [[nodiscard]] std::int64_t effort_of(const PlanArguments& arguments);

@@ -20,9 +20,7 @@ void add_question(CLI::App& command, PlanArguments& arguments) {
   const auto add = [&](const char* name, auto& value, const std::string& what) {
     return command.add_option(name, value, what)->group(kQuestion);
   };
-  arguments.model = "deepseek-v3";  // The question of a program that was asked nothing.
-  arguments.system = "gb200-nvl72";
-  arguments.gpus = 256;
+  arguments = planner::usual_question();
   add("--model", arguments.model, "Built-in model or Hugging Face config.json")->capture_default_str();
   add("--system", arguments.system, "Built-in system or profile")->capture_default_str();
   add("--gpus", arguments.gpus, "GPUs of the job")->transform(counts())->capture_default_str();

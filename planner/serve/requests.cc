@@ -170,6 +170,7 @@ PlanAsked plan_in(const Document& document) {
   ObjectReader in(document, errors);
   check_model_and_system(in, errors);
   PlanAsked asked;
+  static_cast<planner::PlanArguments&>(asked) = planner::usual_question();
   asked.model = in.string("model").value_or(asked.model);
   asked.system = in.string("system").value_or(asked.system);
   asked.gpus = in.integer_or("gpus", asked.gpus, 1, 1'000'000);
