@@ -36,35 +36,32 @@ struct Catalog {
   std::map<std::string, costmodel::Hardware> systems;
 };
 
-/// Reads each built-in system once, because reading takes longer than a prediction.
+/// load(), once for each name: reading takes longer than a prediction. Threads copy it concurrently.
+template <typename Load>
+auto remembered(const std::string& name, const Load& load) {
+  static std::mutex mutex;
+  static std::map<std::string, decltype(load())> known;
+  const auto& value = [&]() -> const decltype(load())& {
+    const std::lock_guard<std::mutex> lock(mutex);
+    const auto found = known.find(name);
+    return found != known.end() ? found->second : known.emplace(name, load()).first->second;
+  }();
+  return value;
+}
+
+/// Built-in systems and models without overrides are remembered.
 costmodel::Hardware hardware_of(const std::string& name, const json& overrides) {
   static const std::vector<std::string> built_in = hwprofiles::built_in_systems();
   if (!overrides.empty() || !std::binary_search(built_in.begin(), built_in.end(), name))
     return hwprofiles::load_profile(name, overrides).hardware;
-  static std::mutex mutex;
-  static std::map<std::string, costmodel::Hardware> known;
-  const costmodel::Hardware& hardware = [&]() -> const costmodel::Hardware& {
-    const std::lock_guard<std::mutex> lock(mutex);
-    const auto found = known.find(name);
-    return found != known.end() ? found->second
-                                : known.emplace(name, hwprofiles::load_profile(name).hardware).first->second;
-  }();
-  return hardware;  // Threads copy it concurrently.
+  return remembered(name, [&] { return hwprofiles::load_profile(name).hardware; });
 }
 
-/// The same for a built-in model.
 costmodel::ModelSpec model_of(const std::string& name, const json* overrides) {
   static const std::vector<std::string> built_in = built_in_models();
   if (overrides != nullptr || !std::binary_search(built_in.begin(), built_in.end(), name))
     return load_model(name, overrides);
-  static std::mutex mutex;
-  static std::map<std::string, costmodel::ModelSpec> known;
-  const costmodel::ModelSpec& model = [&]() -> const costmodel::ModelSpec& {
-    const std::lock_guard<std::mutex> lock(mutex);
-    const auto found = known.find(name);
-    return found != known.end() ? found->second : known.emplace(name, load_model(name)).first->second;
-  }();
-  return model;
+  return remembered(name, [&] { return load_model(name); });
 }
 
 /// Splits "optimizer.name" into "optimizer" and "name". "tp" has no group.

@@ -5,10 +5,8 @@
 
 #include <algorithm>
 #include <array>
-#include <exception>
 #include <functional>
 #include <optional>
-#include <stdexcept>
 #include <string>
 #include <utility>
 #include <vector>
@@ -141,14 +139,8 @@ Response routed(const Request& request) {
 Response respond(const Request& request) {
   try {
     return routed(request);
-  } catch (const NotJson& error) {
-    return failure(400, error.mistakes);
-  } catch (const config::ConfigError& error) {
-    return failure(422, error);
-  } catch (const std::range_error& error) {  // Overflow of times (costmodel/pipeline/limits.h).
-    return failure(422, "", error.what());
-  } catch (const std::exception& error) {
-    return failure(500, "", fmt::format("this is a bug of ours, please report it: {}", error.what()));
+  } catch (...) {
+    return failure_of_exception();
   }
 }
 

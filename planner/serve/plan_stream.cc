@@ -1,13 +1,9 @@
 #include "planner/serve/plan_stream.h"
 
-#include <fmt/format.h>
-
 #include <array>
 #include <chrono>
-#include <exception>
 #include <map>
 #include <mutex>
-#include <stdexcept>
 #include <tuple>
 #include <utility>
 
@@ -124,14 +120,8 @@ std::optional<Response> stream_plan(const Request& request, const SendLine& send
         planner::plan_answer(asked, {}, [&](const Progress& now) { return stream.report(now); });
     stream.send({{"answer", planner::with_schema(planner::plan_answer_json(answer))}});
     return std::nullopt;
-  } catch (const NotJson& error) {
-    return fail(failure(400, error.mistakes));
-  } catch (const config::ConfigError& error) {
-    return fail(failure(422, error));
-  } catch (const std::range_error& error) {
-    return fail(failure(422, "", error.what()));
-  } catch (const std::exception& error) {
-    return fail(failure(500, "", fmt::format("this is a bug of ours, please report it: {}", error.what())));
+  } catch (...) {
+    return fail(failure_of_exception());
   }
 }
 

@@ -5,6 +5,8 @@
 
 #include <algorithm>
 #include <cstddef>
+#include <exception>
+#include <stdexcept>
 #include <utility>
 
 #include "hwprofiles/load/systems.h"
@@ -58,8 +60,7 @@ std::vector<std::string> texts_of(const std::string& key, const json& value) {
   const bool of_json = key.find("overrides.") != std::string::npos || key.starts_with("system.");
   const auto text = [&](const json& one) {
     if (one.is_string()) return one.get<std::string>();
-    return of_json || one.is_object() ? one.dump(-1, ' ', false, json::error_handler_t::replace)
-                                      : planner::value_text(one);
+    return of_json || one.is_object() ? text_of(one) : planner::value_text(one);
   };
   std::vector<std::string> texts;
   if (!value.is_array() || of_json) return {text(value)};
@@ -199,6 +200,20 @@ Response failure(int status, const config::ConfigError& error) {
 
 Response failure(int status, const std::string& field, const std::string& message) {
   return failure(status, config::ConfigError({{{kBody, 0, field}, message}}));
+}
+
+Response failure_of_exception() {
+  try {
+    throw;
+  } catch (const NotJson& error) {
+    return failure(400, error.mistakes);
+  } catch (const config::ConfigError& error) {
+    return failure(422, error);
+  } catch (const std::range_error& error) {  // Overflow of times (costmodel/pipeline/limits.h).
+    return failure(422, "", error.what());
+  } catch (const std::exception& error) {
+    return failure(500, "", fmt::format("this is a bug of ours, please report it: {}", error.what()));
+  }
 }
 
 Response success(json answer) { return {.body = text_of(planner::with_schema(std::move(answer)))}; }

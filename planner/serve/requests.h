@@ -38,6 +38,8 @@ struct NotJson {
 /// {"schema", "errors": [{file, line, field, message}]}
 [[nodiscard]] Response failure(int status, const config::ConfigError& error);
 [[nodiscard]] Response failure(int status, const std::string& field, const std::string& message);
+/// For the exception that is being handled: call it in a catch block. What is no std::exception goes on.
+[[nodiscard]] Response failure_of_exception();
 /// As the commands print it.
 [[nodiscard]] Response success(nlohmann::json answer);
 [[nodiscard]] std::string text_of(const nlohmann::json& value);

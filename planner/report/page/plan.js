@@ -68,7 +68,7 @@ function differing(columns, rows) {
 function planPoints(plans, choose) {
   return plans.map(
       ({run, prediction}, i) => ({
-        choose: choose && (() => choose(plans[i])),
+        choose: () => choose(plans[i]),
         x: prediction.peak_device_memory_gib,
         y: prediction.step_time_s,
         low: prediction.interval?.step_time_s[0],
@@ -77,10 +77,10 @@ function planPoints(plans, choose) {
       }));
 }
 
-function front(answer, choose) {
-  const onFront =
-      [...answer.pareto].sort((a, b) => a.prediction.peak_device_memory_gib - b.prediction.peak_device_memory_gib);
-  const runs = new Set(onFront.map(({run}) => JSON.stringify(run)));
+// `rows`: the plans with their numbers.
+function front(answer, rows, choose) {
+  const onFront = answer.pareto.map(({number}) => rows[number - 1])
+                      .sort((a, b) => a.prediction.peak_device_memory_gib - b.prediction.peak_device_memory_gib);
   const charts = [chart({
     kind: 'points',
     title: 'Time against memory',
@@ -89,11 +89,7 @@ function front(answer, choose) {
     note: 'No other plan that was found beats those on the line in both. Bars: where 4 of 5 measured runs lie; much ' +
         'of that error is common to the plans of one system. A click on a point shows its plan.',
     series: [
-      {
-        name: 'other plans',
-        hue: 1,
-        points: planPoints(answer.plans.filter(({run}) => !runs.has(JSON.stringify(run))), choose)
-      },
+      {name: 'other plans', hue: 1, points: planPoints(rows.filter((row) => !onFront.includes(row)), choose)},
       {name: 'not beaten in both', hue: 0, front: true, points: planPoints(onFront, choose)}
     ]
   })];
@@ -242,11 +238,10 @@ function plan() {
           folded('Its run file', json(row.run)));
       redraw(shown);
       for (const title of document.querySelectorAll('#plan h2, nav a[href="#plan"]'))
-        title.textContent = row.rank || row.number ? `Plan ${row.rank || row.number}` : 'A plan of the front';
+        title.textContent = `Plan ${row.rank}`;
     };
-    const open = (planned) => {
-      const same = JSON.stringify(planned.run);
-      show(rows.find(({run}) => JSON.stringify(run) === same) || {why: [], ...planned});
+    const open = (row) => {
+      show(row);
       document.getElementById('plan').scrollIntoView();
     };
     const {columns, equal} = differing(planColumns(data.answer.groups), rows);
@@ -258,7 +253,7 @@ function plan() {
     document.querySelector('#plan h2').setAttribute('aria-live', 'polite');
     show(first);
     certainty(data.answer, first);
-    front(data.answer, open);
+    front(data.answer, rows, open);
     section('explain', 'What would help', ...explained(data.answer.explain, 'Plan 1'), ...alternatives(data.answer));
     schedules(['Plan 1']);
   } else {
