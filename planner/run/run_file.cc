@@ -98,7 +98,7 @@ class RunReader {
   /// Name of a model or a system. Reports a mistake and returns an empty text if it is missing.
   std::string name(std::string_view key) {
     std::string text = in_.required_string(key);
-    if (const json* value = in_.raw(key); value != nullptr && *value == "")
+    if (const json* value = in_.raw(key); value != nullptr && value->is_string() && text.empty())
       in_.error(key, "expected a name or a path, found an empty text");
     return text;
   }

@@ -49,6 +49,7 @@ Response predict(const Request& request) {
 Response compare(const Request& request) {
   const std::vector<planner::Run> runs = runs_in(read_body(request.body));
   std::vector<std::function<planner::Run()>> readers;
+  readers.reserve(runs.size());
   for (const planner::Run& run : runs) readers.emplace_back([&run] { return run; });
   return success(planner::comparison_json(planner::predict_all(readers), planner::built_in_errors()));
 }
