@@ -144,6 +144,7 @@ def check_plan(page: Shown) -> None:
     page.expect("a probability for each choice", "[...document.querySelectorAll('#certainty table')].at(-1).querySelectorAll('tbody tr').length",
                 len(decision["choices"]))
     page.expect("what was measured together", f"document.querySelector('#certainty').textContent.includes({json.dumps(plans[0]['evidence']['nearest'])})")
+    page.expect("words for what is not there", "/null|undefined|NaN/.test(document.querySelector('#certainty').textContent)", False)
     last = max(page.answer()["pareto"], key=lambda plan: plan["prediction"]["peak_device_memory_gib"])["number"]
     count = len(page.answer()["pareto"])
     page.ask(f"""hasPlotly ? document.querySelector('#fronts .chart').emit('plotly_click', {{points: [{{curveNumber: 1, pointNumber: {count - 1}}}]}})

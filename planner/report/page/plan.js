@@ -178,7 +178,8 @@ function whyNot(questions, first) {
 // What measured runs say of plan 1, what nobody ran, and how likely each choice is the fastest.
 function certainty({decision, problem}, first) {
   const {level, nearest, lacks} = first.evidence;
-  const needs = first.requires.map(({library, version, because}) => `${library} ${version} or newer, for ${because}`);
+  const needs = first.requires.map(
+      ({library, version, because}) => `${library}${version ? ` ${version} or newer` : ''}, for ${because}`);
   const levels = {
     run: `A measured run has all of its choices together: ${nearest}.`,
     parts: `Each of its choices stands in a measured run, not all in one. The nearest: ${nearest}.`,
