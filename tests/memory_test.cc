@@ -348,7 +348,7 @@ TEST(MeasuredMemory, OfTheOptimizerStepIsReached) {
 // 4 % too high, and some MoE runs with EP overlap 2 %.
 TEST(MeasuredMemory, OfStartedPlansIsThere) {
   double squares = 0.0;
-  const RunList list = load_runs(std::string(FW_ACCURACY_DIR) + "/hosts/h200x2_started.json");
+  const RunList list = load_runs(std::string(FW_ACCURACY_DIR) + "/hosts/h200_started.json");
   for (const auto& run : list.runs) {
     const costmodel::Prediction prediction = costmodel::predict(run.model, run.options, run.hardware);
     Bytes most{};

@@ -2,7 +2,7 @@
 """What was started: exported trials in unmodified Megatron-LM, as benchmarks/accuracy/starts/*.jsonl has them.
 
   python3 benchmarks/accuracy/started.py                  the table of benchmarks/accuracy/started.md
-  python3 benchmarks/accuracy/started.py --rows > benchmarks/accuracy/hosts/h200x2_started.json
+  python3 benchmarks/accuracy/started.py --rows > benchmarks/accuracy/hosts/h200_started.json
   python3 benchmarks/accuracy/started.py --add RUNS.jsonl PLANS RELEASE GPU > benchmarks/accuracy/starts/NAME.jsonl
 
 A row is a start: the plan's run file, what was predicted before it ran, and what the run's log says. A run counts as
@@ -73,11 +73,12 @@ def run_rows():
             reserved = {} if retried['before'] else {'peak_reserved_gib': row['peak_reserved_gib']}  # Else what was left.
             if retried['a_step']:
                 reserved['num_alloc_retries'] = retried['a_step']
-            yield row['run'] | {
-                'id': f"h200x2-started-{row['question']}{again}", 'system': row['gpu'].lower(), 'date_or_release': path.stem[:10],
+            gpus = row['run']['num_gpus']
+            yield {'check_for_nan_in_loss_and_grad': True} | row['run'] | {  # Megatron's default, before run files said it.
+                'id': f"h200x{gpus}-started-{row['question']}{again}", 'system': row['gpu'].lower(), 'date_or_release': path.stem[:10],
                 'source': {'title': f"Megatron-LM core_v{row['release']} with Transformer Engine {row['transformer_engine']}, pretrain_gpt.py "
                                     'unmodified, started as foldwise export --trial --balanced writes it',
-                           'where': f"2x {row['gpu']} SXM, driver {row['driver']}", 'table': path.name},
+                           'where': f"{gpus}x {row['gpu']} SXM, driver {row['driver']}", 'table': path.name},
                 'host': path.stem, 'chosen': True,
                 'measured': {'step_time_s': statistics.median(row['step_times_s']), 'step_times_s': row['step_times_s'],
                              'peak_memory_gib': row['peak_allocated_gib'], **reserved}}

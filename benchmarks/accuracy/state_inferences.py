@@ -280,6 +280,17 @@ def state_software(r):
         r.state("software.router_operands", "fp32", "software.framework is core_v0.16, which casts the router's operands")
 
 
+def state_checks(r):
+    """Whether the host checked losses and gradients for NaN. Sets of defaults say it of Megatron-Bridge's runs."""
+    key = "check_for_nan_in_loss_and_grad"
+    if "kernels/torch/megatron_steps.py" in r.title:
+        r.row.setdefault(key, False)  # It checks neither, and has its micro-batches on the GPU.
+        r.row.setdefault("system_overrides", {}).setdefault("host.micro_batch", "0 us")
+    elif any(name in r.title for name in ("MoE Parallel Folding", "Guide to reproduce DeepSeek-V3", "Megatron Core (tech report)",
+                                          "Megatron MoE model zoo")):
+        r.state(key, False, "configurations of its authors set --no-check-for-nan-in-loss-and-grad (Megatron-MoE-ModelZoo, DeepSeek-V3)")
+
+
 def state_measured(r):
     measured = r.get("measured") or {}
     if r.get("date_or_release") in ROUNDED_TOKENS and r.get("task") in (None, "pretrain") \
@@ -290,7 +301,7 @@ def state_measured(r):
 def state(row):
     r = Row(row)
     for step in (state_defaults, state_recipe, state_spelling, state_mtp, state_experts, state_torchtitan, state_split, state_nemo,
-                 state_software, state_measured):
+                 state_software, state_checks, state_measured):
         step(r)
     if r.reasons:
         row["inferred"] = r.reasons

@@ -175,7 +175,11 @@ struct HostSpec {
   Seconds task{};               ///< Start of a chunk's forward or backward: schedule, P2P, autograd.
   Seconds sync{};               ///< Stall of one host-device synchronisation of a MoE layer.
   Seconds update{};             ///< Update of one parameter in the host's AdamW with one thread: OMP_NUM_THREADS=1.
-  Seconds step{};               ///< Per step: batch, optimizer's Python, logging. The GPU is idle.
+  Seconds step{};               ///< Per step: logging, and what of the optimizer is once a step. The GPU is idle.
+  Seconds micro_batch{};        ///< Python that loads a micro-batch, and Python that checks its loss for NaN.
+  Seconds bucket_check{};       ///< Check of one bucket of gradients for NaN.
+  Seconds parameter{};  ///< One parameter tensor in the optimizer's loops: gradient, norm, clip, lists for Adam.
+  Seconds plain_op{};   ///< One PyTorch op without autograd in these loops.
   Bandwidth link_to_host{}, link_from_host{};    ///< Reached by pinned copies of one GPU alone.
   std::int64_t links = 1;                        ///< GPUs whose copies share the memory of one CPU.
   Bandwidth links_to_host{}, links_from_host{};  ///< Reached by all of these together; 0: as each alone.
@@ -193,7 +197,7 @@ struct HostSpec {
 };
 
 /// Prices that grow on a slower host: name in a profile (/host/...) and member.
-inline constexpr std::array<std::pair<std::string_view, Seconds HostSpec::*>, 16> kHostPrices{
+inline constexpr std::array<std::pair<std::string_view, Seconds HostSpec::*>, 20> kHostPrices{
     {{"launch", &HostSpec::launch},
      {"eager_op", &HostSpec::eager_op},
      {"module", &HostSpec::module},
@@ -209,7 +213,11 @@ inline constexpr std::array<std::pair<std::string_view, Seconds HostSpec::*>, 16
      {"task", &HostSpec::task},
      {"sync", &HostSpec::sync},
      {"update", &HostSpec::update},
-     {"step", &HostSpec::step}}};
+     {"step", &HostSpec::step},
+     {"micro_batch", &HostSpec::micro_batch},
+     {"bucket_check", &HostSpec::bucket_check},
+     {"parameter", &HostSpec::parameter},
+     {"plain_op", &HostSpec::plain_op}}};
 
 /// Device memory that no tensor of the op list accounts for.
 struct MemoryOverheads {

@@ -71,6 +71,7 @@ struct ParameterCount {
   double padding = 0;                              ///< Additional elements of the gradient buffers.
   double low_precision_padding = 0;                ///< Part of the padding in buffers of low-precision primaries.
   double adapters_dense = 0, adapters_expert = 0;  ///< Part that is LoRA's adapters.
+  double dense_tensors = 0, expert_tensors = 0, dense_adapter_tensors = 0, expert_adapter_tensors = 0;
   [[nodiscard]] double total() const { return dense + expert; }
   /// The parameters with gradients and optimizer states; with LoRA only the adapters.
   [[nodiscard]] ParameterCount trained(const LayerOptions& options) const;

@@ -18,7 +18,7 @@ OpList embedding_ops(const BuildContext& context) {
   b.collective("get_batch", Phase::kForward, CollectiveKind::kBroadcast, Group::kTp, (8.0 + 8.0) * ids);
   // The host waits for copies from pageable memory: two per micro-batch in the profile of h200x4te-llama-pp4-vpp2,
   // three without pipeline (benchmarks/accuracy/runs/h200x4_te_runs.json).
-  b.forward("get_batch", HostSyncWork{}, 2);
+  b.forward("get_batch", HostSyncWork{.micro_batch = true}, 2);
   b.forward("word_embeddings", MemoryWork{MemoryOp::kEmbedding, Bytes{4.0 * ta * h}}, 2);
   b.weight("word_embeddings", vocab * b.model().hidden_size, false);
   if (b.model().learned_position_embedding)  // Megatron requires as many positions as a sequence has tokens.
@@ -102,6 +102,8 @@ OpList head_ops(const BuildContext& context, std::int64_t depths) {
     }
     b.collective("cross_entropy", Phase::kForward, CollectiveKind::kAllReduce, Group::kTp, 12.0 * ta);
   }
+  // Source: loss_func in pretrain_gpt.py, validate_result in megatron/core/rerun_state_machine.py (core_v0.16.1).
+  if (b.options().checks_for_nan()) b.forward("check_loss", HostSyncWork{.micro_batch = true}, 2);
   return b.take();
 }
 
@@ -139,6 +141,10 @@ ParameterCount& ParameterCount::operator+=(const ParameterCount& other) {
   expert_rounding += other.expert_rounding;
   adapters_dense += other.adapters_dense;
   adapters_expert += other.adapters_expert;
+  dense_tensors += other.dense_tensors;
+  expert_tensors += other.expert_tensors;
+  dense_adapter_tensors += other.dense_adapter_tensors;
+  expert_adapter_tensors += other.expert_adapter_tensors;
   padding += other.padding;
   low_precision_padding += other.low_precision_padding;
   return *this;
@@ -168,6 +174,8 @@ ParameterCount parameters(const OpList& list) {
       if (weight.tp_replicated) count.tp_replicated += elements;
       if (op.module == Module::kEmbedding || op.module == Module::kHead) count.embedding += elements;
       const auto tensors = static_cast<double>(weight.tensors);
+      (weight.expert ? count.expert_tensors : count.dense_tensors) += tensors;
+      if (weight.adapter) (weight.expert ? count.expert_adapter_tensors : count.dense_adapter_tensors) += tensors;
       double& largest = weight.expert ? count.largest_expert : count.largest_dense;
       largest = std::max(largest, elements / tensors);
       (weight.expert ? count.expert_rounding : count.dense_rounding) +=
@@ -182,6 +190,8 @@ ParameterCount ParameterCount::trained(const LayerOptions& options) const {
   ParameterCount adapters;
   adapters.dense = adapters_dense;
   adapters.expert = adapters_expert;
+  adapters.dense_tensors = dense_adapter_tensors;
+  adapters.expert_tensors = expert_adapter_tensors;
   adapters.padding = padding;
   return adapters;
 }

@@ -67,7 +67,7 @@ Seconds op_time(const Op& op, const Hardware& hw) {
           },
           [&](const HostCopyWork& w) { return hw.host.link_latency + w.bytes / hw.host.link(w.to_host, w.gpus); },
           [&](const HostUpdateWork& w) { return w.elements * hw.host.update; },
-          [&](const HostSyncWork&) { return hw.host.sync; },
+          [&](const HostSyncWork& w) { return hw.host.sync + (w.micro_batch ? hw.host.micro_batch : Seconds{}); },
       },
       op.work);
 }

@@ -105,9 +105,10 @@ struct HostUpdateWork {
   double elements = 0.0;
 };
 /// The host waits for the device. `to_host`: it needs values that the device then copies to it (token counts of a MoE
-/// layer that is not padded to a capacity). Otherwise it waits for the batch.
+/// layer that is not padded to a capacity). `micro_batch`: it then goes on with Python that is once a micro-batch,
+/// which loads it or checks its loss.
 struct HostSyncWork {
-  bool to_host = false;
+  bool to_host = false, micro_batch = false;
 };
 
 using Work = std::variant<GemmWork, AttentionWork, MemoryWork, SoftwareWork, CollectiveWork, ExchangeWork, HostCopyWork,

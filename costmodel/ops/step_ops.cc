@@ -224,6 +224,23 @@ OpList data_parallel_ops(const StepContext& context, const ParameterCount& count
   return b.take();
 }
 
+Seconds optimizer_issue(const StepContext& context, const ParameterCount& count, double buckets) {
+  const TrainingOptions& o = context.options;
+  if (is_fsdp(o.step.sharding) && !o.megatron_fsdp()) return {};  // Their optimizer is torch's, which was not measured.
+  const Shards shards = optimizer_shards(o);
+  const auto own = [&](double tensors, double ranks) {
+    return ranks > 1.0 ? std::min(tensors, tensors / ranks + buckets) : tensors;
+  };
+  const double tensors = own(count.dense_tensors, shards.dense) + own(count.expert_tensors, shards.expert);
+  // PyTorch ops of a tensor: a gradient widened and a master narrowed, unless Adam does both; of a state below FP32 one
+  // widens it, two narrow it. Source: distrib_optimizer.py:2386,2429 of core_v0.16.1, fused_adam.py of Transformer
+  // Engine 2.12 (get_unscaled_state, _apply_scale).
+  const Optimizer& optimizer = o.step.optimizer;
+  const double copies = optimizer.precision_aware ? 0.0 : 2.0, states = static_cast<double>(widened(optimizer).size());
+  const HostSpec& host = context.hardware.host;
+  return tensors * (host.parameter + (copies + 3.0 * states) * host.plain_op);
+}
+
 namespace {
 
 // The parameters that a rank's optimizer updates.

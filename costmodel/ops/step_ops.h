@@ -52,6 +52,10 @@ struct Shards {
 /// Shards of the optimizer's masters and states.
 [[nodiscard]] Shards optimizer_shards(const TrainingOptions& options);
 
+/// Time that the host takes to issue the optimizer's loops over the parameter tensors of this rank's shard, of which
+/// those at the ends of `buckets` are parts. Source: benchmarks/accuracy/journal.md#the-host-of-a-steps-end.
+[[nodiscard]] Seconds optimizer_issue(const StepContext& context, const ParameterCount& count, double buckets);
+
 /// Types that Adam widens to FP32 before its kernel, one parameter group at a time: masters and states below FP32.
 [[nodiscard]] std::vector<DataType> widened(const Optimizer& optimizer);
 /// Whether experts' parameters form a parameter group of their own in the optimizer. With EP, Megatron sets their

@@ -212,7 +212,11 @@ struct LayerOptions {
   std::int64_t lora_dim = 32;       ///< Width of the adapters. Default: LoRA in megatron/bridge/peft/lora.py.
   BitSet<LoraModule> lora_modules = {LoraModule::kLinearQkv, LoraModule::kLinearProj, LoraModule::kLinearFc1,
                                      LoraModule::kLinearFc2};  ///< Likewise.
+  /// --no-check-for-nan-in-loss-and-grad: else the host waits for each micro-batch's loss and each bucket of gradients.
+  /// A graph of the whole iteration excludes it (megatron/training/arguments.py).
+  bool check_for_nan = true;
 
+  [[nodiscard]] bool checks_for_nan() const { return check_for_nan && cuda_graph.impl != GraphImpl::kFullIteration; }
   /// Whether TP ranks divide the tokens between the linears. Otherwise each rank has all.
   [[nodiscard]] bool splits_sequence() const { return sequence_parallel && tp > 1; }
   /// CP ranks that exchange heads for tokens. The rest of CP is a ring.
@@ -240,7 +244,7 @@ template <typename Options>
   auto& [tp, cp, ep, etp, sequence_parallel, micro_batch, seq_len, hidden_dropout, attention_dropout, precision,
          fp8_attention, cp_comm, cp_a2a_size, dispatcher, capacity_factor, pad_to_capacity, rank_capacity_factor,
          paged_stash, expert_load, recompute, offload_modules, overlaps, cuda_graph, software, grad_reduce_in_fp32,
-         lora, lora_dim, lora_modules] = options;
+         lora, lora_dim, lora_modules, check_for_nan] = options;
   auto& [granularity, recompute_modules] = recompute;
   auto& [overlap_tp, overlap_shared_expert] = overlaps;
   auto& [graph_impl, graph_modules] = cuda_graph;
@@ -285,7 +289,8 @@ template <typename Options>
                     LayerOption{grad_reduce_in_fp32},
                     LayerOption{lora},
                     LayerOption{lora_dim},
-                    LayerOption{lora_modules}};
+                    LayerOption{lora_modules},
+                    LayerOption{check_for_nan}};
 }
 
 /// How layers become stages, and how micro-batches pass through them.

@@ -11,10 +11,12 @@ namespace foldwise::costmodel {
 
 /// The end of a step on one rank, after every gradient is reduced.
 struct StepTail {
-  Seconds compute{}, comm{}, copy{}, host{};
+  Seconds compute{}, comm{}, copy{};
+  Seconds host{};        ///< Update of parameters on the host.
+  Seconds idle{};        ///< Idle time of the device: optimizer's Python, checks of gradients, logging.
   Seconds parameters{};  ///< Gather of parameters, unless the next step's forwards overlap it.
   Seconds reload{};      ///< Not in the total: it runs beside the last reductions (PipelineTimes::reload).
-  [[nodiscard]] Seconds total() const { return compute + comm + copy + host + parameters; }
+  [[nodiscard]] Seconds total() const { return compute + comm + copy + host + idle + parameters; }
 };
 
 /// A composed candidate, up to the simulation of its schedule.

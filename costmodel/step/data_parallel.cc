@@ -126,8 +126,17 @@ void add_data_parallel(const StepContext& context, std::int64_t rank, Seconds up
                         : cost.reduction.time;
 }
 
-StepTail step_tail(const StepContext& context, const ParameterCount& count, Seconds& update) {
-  StepTail tail{.host = context.hardware.host.step};
+Seconds bucket_checks(const StepContext& context, double buckets, bool behind) {
+  const TrainingOptions& o = context.options;
+  if (!o.layer.checks_for_nan() || is_fsdp(o.step.sharding)) return {};
+  const HostSpec& host = context.hardware.host;
+  // Between the checks of buckets that are reduced during backward the host has to get ahead again.
+  const bool ahead = o.step.overlaps.dp_grad && !behind;
+  return buckets * (host.bucket_check + (ahead ? host.backward_share * host.module : Seconds{}));
+}
+
+StepTail step_tail(const StepContext& context, const ParameterCount& count, double buckets, Seconds& update) {
+  StepTail tail;
   update = {};
   const OpList ops = step_ops(context, count);
   for (const Op& op : ops.backward) tail.reload += op_time(op, context.hardware);
@@ -144,6 +153,8 @@ StepTail step_tail(const StepContext& context, const ParameterCount& count, Seco
       tail.compute += time;
     if (op.updates_parameters) update += time;
   }
+  // The device runs the optimizer's kernels while the host issues more of them.
+  tail.idle = context.hardware.host.step + std::max(Seconds{}, optimizer_issue(context, count, buckets) - tail.compute);
   return tail;
 }
 

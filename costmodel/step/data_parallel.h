@@ -26,7 +26,12 @@ namespace foldwise::costmodel {
 /// docs/formulas.md#data-parallel.
 void add_data_parallel(const StepContext& context, std::int64_t rank, Seconds update, Composition& composition);
 
-/// Sets `update` to the time of the ops that update the parameters.
-[[nodiscard]] StepTail step_tail(const StepContext& context, const ParameterCount& count, Seconds& update);
+/// Time that the GPU is idle in backward because the host checks `buckets` of gradients for NaN. `behind`: the host is
+/// not ahead of the device before either.
+[[nodiscard]] Seconds bucket_checks(const StepContext& context, double buckets, bool behind);
+
+/// `count` of a rank whose gradients are in `buckets`. Sets `update` to the time of the ops that update the parameters.
+[[nodiscard]] StepTail step_tail(const StepContext& context, const ParameterCount& count, double buckets,
+                                 Seconds& update);
 
 }  // namespace foldwise::costmodel

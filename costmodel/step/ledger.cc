@@ -262,7 +262,7 @@ std::vector<StepPart> step_parts(const Step& step, std::int64_t rank, const Data
     part.seconds += time;
     part.exposed += exposed * time;
   });
-  const Seconds host = step.context.hardware.host.step;
+  const Seconds host = step.composition.tails[static_cast<std::size_t>(rank)].idle;
   parts.push_back({.name = "host", .activity = Activity::kHost, .seconds = host, .exposed = host});
   std::erase_if(parts, [](const StepPart& part) { return part.seconds <= Seconds{}; });
   return parts;
@@ -277,7 +277,7 @@ std::vector<LedgerLine> tail_ledger(const Step& step, std::int64_t rank, const D
             .cause = Cause::kHost,
             .kind = kLaunchKind,
             .module = to_string(Module::kOptimizer),
-            .exposed = step.context.hardware.host.step},
+            .exposed = step.composition.tails[static_cast<std::size_t>(rank)].idle},
            1.0, lines);
   return lines;
 }

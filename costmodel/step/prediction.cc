@@ -147,7 +147,7 @@ StagePrediction rank_busy(const Composition& c, const std::vector<ChunkLedger>& 
   p.compute += tail.compute;
   p.exposed_communication += waits.data_parallel.gather + waits.data_parallel.reduction + tail.parameters + tail.comm;
   p.exposed_copy += waits.data_parallel.reload + tail.copy;
-  p.host += tail.host;
+  p.host += tail.host + tail.idle;
   return p;
 }
 

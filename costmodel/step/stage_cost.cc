@@ -200,10 +200,9 @@ bool blocks_on_transfers(const TrainingOptions& o) {
   return o.pipeline.vpp == 1 && o.pipeline.schedule == Schedule::kOneF1B;
 }
 
-ParameterCount buffer_padding(const StepContext& context, const ModelKinds& kinds, const ModelCosts& costs,
-                              const StageContent& content, const ParameterCount& parameters, bool bucketed) {
-  ParameterCount padding;
-  if (context.options.step.sharding != Sharding::kDdpDistributedOptimizer) return padding;
+std::array<GradientBuffer, kGradientBuffers> filled_buffers(const StepContext& context, const ModelKinds& kinds,
+                                                            const ModelCosts& costs, const StageContent& content,
+                                                            bool bucketed) {
   std::array<GradientBuffer, kGradientBuffers> buffers = gradient_buffers(context.options, bucketed);
   const auto add = [&](const BufferTensors& piece, std::int64_t times) {
     std::array<bool, kGradientBuffers> whole{};
@@ -230,8 +229,16 @@ ParameterCount buffer_padding(const StepContext& context, const ModelKinds& kind
       buffers[run.buffer].add(run.tensors);
     }
   }
+  for (GradientBuffer& buffer : buffers) buffer.end_bucket();
+  return buffers;
+}
+
+ParameterCount buffer_padding(const StepContext& context, const ModelKinds& kinds, const ModelCosts& costs,
+                              const StageContent& content, const ParameterCount& parameters, bool bucketed) {
+  ParameterCount padding;
+  if (context.options.step.sharding != Sharding::kDdpDistributedOptimizer) return padding;
+  const auto buffers = filled_buffers(context, kinds, costs, content, bucketed);
   for (std::size_t i = 0; i < buffers.size(); ++i) {
-    buffers[i].end_bucket();
     const auto elements = static_cast<double>(buffers[i].elements());
     padding.padding += elements;
     if (i >= gradient_buffer(false, true)) padding.low_precision_padding += elements;

@@ -28,6 +28,11 @@ struct StageCost {
 [[nodiscard]] StageCost stage_cost(const StepContext& context, const ModelKinds& kinds, const ModelCosts& costs,
                                    const StageContent& content);
 
+/// The gradient buffers of a chunk, with its tensors. `bucketed`: as in gradient_buffers().
+[[nodiscard]] std::array<GradientBuffer, kGradientBuffers> filled_buffers(const StepContext& context,
+                                                                          const ModelKinds& kinds,
+                                                                          const ModelCosts& costs,
+                                                                          const StageContent& content, bool bucketed);
 /// Padding that the gradient buffers of a chunk with `parameters` add. Only that is set in the result. `bucketed`: as
 /// in gradient_buffers().
 [[nodiscard]] ParameterCount buffer_padding(const StepContext& context, const ModelKinds& kinds,

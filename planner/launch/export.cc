@@ -276,6 +276,8 @@ std::map<std::string, std::string> bridge_unsaid(const Release& release) {
 std::vector<std::string> bridge_places(const std::string& dest) {
   if (dest == "overlap_grad_reduce" || dest == "overlap_param_gather") return {"ddp." + dest, "comm_overlap." + dest};
   if (dest == "seq_length") return {"model.seq_length", "dataset.seq_length"};
+  if (dest == "check_for_nan_in_loss_and_grad")
+    return {"ddp.check_for_nan_in_grad", "rerun_state_machine.check_for_nan_in_loss"};
   if (dest == "use_megatron_fsdp") return {"dist." + dest, "ddp." + dest};
   if (dest == "accumulate_allreduce_grads_in_fp32") return {"mixed_precision.grad_reduce_in_fp32"};
   if (dest.ends_with("_param_gather") || dest == "reuse_grad_buf_for_mxfp8_param_ag")

@@ -654,6 +654,12 @@ std::vector<Field> make_fields() {
        .megatron = false,
        .flags = {"--ddp-pad-buckets-for-high-nccl-busbw"},
        .doc = "Buckets of gradients padded to multiples of 2^16 elements"},
+      {.key = "check_for_nan_in_loss_and_grad",
+       .value = boolean(FW_AT(layer.check_for_nan)),
+       .megatron = true,
+       .flags = {"--no-check-for-nan-in-loss-and-grad"},
+       .bridge = {{"check_for_nan_in_loss_and_grad", "True"}},
+       .doc = "The host waits for each micro-batch's loss and each bucket of gradients, to see whether it is NaN"},
 
       // ---- Context parallelism ----
       {.key = "cp_comm_type",

@@ -22,7 +22,8 @@ ParameterCount of_mean_rank(Workbench& bench, const TrainingOptions& options) {
     layer += bench.cache().get(build, Piece::kMlp, bench.kinds.kinds[k]).parameters;
     for (std::int32_t i = 0; i < bench.kinds.prefix[k].back(); ++i) count += layer;
   }
-  for (double* value : {&count.dense, &count.expert, &count.quantised_dense, &count.quantised_expert})
+  for (double* value : {&count.dense, &count.expert, &count.quantised_dense, &count.quantised_expert,
+                        &count.dense_tensors, &count.expert_tensors})
     *value /= static_cast<double>(options.pipeline.pp);
   count.tp_replicated = count.shared_embedding = 0.0;
   count.largest_dense = count.largest_expert = count.dense_rounding = count.expert_rounding = 0.0;
@@ -103,7 +104,7 @@ const StepChoiceList& StepChoices::of(Workbench& bench, const State& state) {
         {.options = choice.options.step,
          .assignment = {choice.assignment.begin() + static_cast<std::ptrdiff_t>(bench.order.begin_of(Level::kStep)),
                         choice.assignment.end()},
-         .end = step_tail(step, count.trained(choice.options.layer), update).total().to<double>()});
+         .end = step_tail(step, count.trained(choice.options.layer), 0.0, update).total().to<double>()});
   });
   bench.counts = counts;
   list.memories = memories.size();
