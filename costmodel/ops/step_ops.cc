@@ -61,9 +61,18 @@ Shards optimizer_shards(const TrainingOptions& o) {
 
 namespace {
 
+// TE's precision-aware Adam owns the masters and reads BF16 gradients. With an FP8 recipe other than delayed scaling it
+// needs masters below FP32 for that (use_precision_aware_optimizer_no_fp8_or_ds_fp8 in optimizer_config.py). The hybrid
+// optimizer that offloads does not have it.
+bool adam_owns_masters(const TrainingOptions& o) {
+  const Optimizer& opt = o.step.optimizer;
+  return opt.precision_aware && o.step.offload.optimizer_fraction == 0.0 &&
+         (opt.main_params != DataType::kFp32 || precision_recipe(o.layer.precision).adam_owns_fp32_masters);
+}
+
 // Bytes that the optimizer keeps between steps.
 struct OptimizerState {
-  bool te_masters = false;            // TE's Adam owns the masters and makes them in its first step.
+  bool te_masters = false;            // adam_owns_masters(): they are made in the first step.
   double master = 0.0, states = 0.0;  // Bytes per parameter.
   double second = 0.0;                // Further bytes: Muon leaves the embedding to Adam.
 };
@@ -71,11 +80,8 @@ struct OptimizerState {
 OptimizerState optimizer_state(const TrainingOptions& o, const ParameterCount& count) {
   const Optimizer& opt = o.step.optimizer;
   OptimizerState state;
-  // TE's precision-aware Adam owns the masters and reads BF16 gradients. With an FP8 recipe other than delayed scaling
-  // it needs masters below FP32 for that (use_precision_aware_optimizer_no_fp8_or_ds_fp8 in optimizer_config.py). The
-  // hybrid optimizer that offloads does not have it. Beside a BF16 weight it keeps the other 16 bits of an FP32 master.
-  state.te_masters = opt.precision_aware && o.step.offload.optimizer_fraction == 0.0 &&
-                     (opt.main_params != DataType::kFp32 || precision_recipe(o.layer.precision).adam_owns_fp32_masters);
+  state.te_masters = adam_owns_masters(o);
+  // Beside a BF16 weight such an Adam keeps the other 16 bits of an FP32 master.
   state.master = state.te_masters && opt.main_params == DataType::kFp32 ? 2.0 : bytes_of(opt.main_params);
   // An FP8 state is a Float8Tensor with an unused transpose (_initialize_state in TE 2.12's fused_adam.py).
   const auto held = [](DataType type) { return type == DataType::kFp8 ? 2.0 : bytes_of(type); };
@@ -235,8 +241,8 @@ Seconds optimizer_issue(const StepContext& context, const ParameterCount& count,
   // PyTorch ops of a tensor: a gradient widened and a master narrowed, unless Adam does both; of a state below FP32 one
   // widens it, two narrow it. Source: distrib_optimizer.py:2386,2429 of core_v0.16.1, fused_adam.py of Transformer
   // Engine 2.12 (get_unscaled_state, _apply_scale).
-  const Optimizer& optimizer = o.step.optimizer;
-  const double copies = optimizer.precision_aware ? 0.0 : 2.0, states = static_cast<double>(widened(optimizer).size());
+  const double copies = adam_owns_masters(o) ? 0.0 : 2.0,
+               states = static_cast<double>(widened(o.step.optimizer).size());
   const HostSpec& host = context.hardware.host;
   return tensors * (host.parameter + (copies + 3.0 * states) * host.plain_op);
 }
