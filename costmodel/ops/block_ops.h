@@ -71,11 +71,14 @@ struct ParameterCount {
   double padding = 0;                              ///< Additional elements of the gradient buffers.
   double low_precision_padding = 0;                ///< Part of the padding in buffers of low-precision primaries.
   double adapters_dense = 0, adapters_expert = 0;  ///< Part that is LoRA's adapters.
-  double dense_tensors = 0, expert_tensors = 0, dense_adapter_tensors = 0, expert_adapter_tensors = 0;
+  double dense_tensors = 0, expert_tensors = 0;    ///< Number of parameter tensors.
+  double dense_adapter_tensors = 0, expert_adapter_tensors = 0;  ///< Those of adapters among them.
   [[nodiscard]] double total() const { return dense + expert; }
   /// The parameters with gradients and optimizer states; with LoRA only the adapters.
   [[nodiscard]] ParameterCount trained(const LayerOptions& options) const;
   ParameterCount& operator+=(const ParameterCount& other);
+  /// The parameters of `times` equal pieces.
+  ParameterCount& operator*=(double times);
   bool operator==(const ParameterCount&) const = default;
 };
 [[nodiscard]] ParameterCount parameters(const OpList& list);

@@ -1,5 +1,7 @@
 #include <algorithm>
+#include <array>
 #include <cmath>
+#include <cstddef>
 #include <utility>
 
 #include "costmodel/ops/builder.h"
@@ -127,26 +129,47 @@ OpList mtp_ops(const BuildContext& context) {
   return b.take();
 }
 
+namespace {
+
+// Every member that adds up. Structured bindings name every member, so none can be forgotten.
+template <typename Count>
+constexpr auto sums(Count& count) {
+  auto& [dense, expert, quantised_dense, quantised_expert, tp_replicated, shared_embedding, embedding, largest_dense,
+         largest_expert, dense_rounding, expert_rounding, padding, low_precision_padding, adapters_dense,
+         adapters_expert, dense_tensors, expert_tensors, dense_adapter_tensors, expert_adapter_tensors] = count;
+  (void)largest_dense, (void)largest_expert;
+  return std::array{&dense,
+                    &expert,
+                    &quantised_dense,
+                    &quantised_expert,
+                    &tp_replicated,
+                    &shared_embedding,
+                    &embedding,
+                    &dense_rounding,
+                    &expert_rounding,
+                    &padding,
+                    &low_precision_padding,
+                    &adapters_dense,
+                    &adapters_expert,
+                    &dense_tensors,
+                    &expert_tensors,
+                    &dense_adapter_tensors,
+                    &expert_adapter_tensors};
+}
+
+}  // namespace
+
 ParameterCount& ParameterCount::operator+=(const ParameterCount& other) {
-  dense += other.dense;
-  expert += other.expert;
-  quantised_dense += other.quantised_dense;
-  quantised_expert += other.quantised_expert;
-  tp_replicated += other.tp_replicated;
-  shared_embedding += other.shared_embedding;
-  embedding += other.embedding;
+  const auto own = sums(*this);
+  const auto more = sums(other);
+  for (std::size_t i = 0; i < own.size(); ++i) *own[i] += *more[i];
   largest_dense = std::max(largest_dense, other.largest_dense);
   largest_expert = std::max(largest_expert, other.largest_expert);
-  dense_rounding += other.dense_rounding;
-  expert_rounding += other.expert_rounding;
-  adapters_dense += other.adapters_dense;
-  adapters_expert += other.adapters_expert;
-  dense_tensors += other.dense_tensors;
-  expert_tensors += other.expert_tensors;
-  dense_adapter_tensors += other.dense_adapter_tensors;
-  expert_adapter_tensors += other.expert_adapter_tensors;
-  padding += other.padding;
-  low_precision_padding += other.low_precision_padding;
+  return *this;
+}
+
+ParameterCount& ParameterCount::operator*=(double times) {
+  for (double* sum : sums(*this)) *sum *= times;
   return *this;
 }
 

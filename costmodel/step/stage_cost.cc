@@ -34,11 +34,7 @@ BlockCost scaled(const BlockCost& cost, double times) {
   result.offloaded *= times;
   result.mix = cost.mix.stretch(times * cost.mix.time);
   result.flops *= times;
-  ParameterCount& p = result.parameters;
-  for (double* value : {&p.dense, &p.expert, &p.quantised_dense, &p.quantised_expert, &p.tp_replicated, &p.embedding,
-                        &p.dense_rounding, &p.expert_rounding, &p.adapters_dense, &p.adapters_expert, &p.dense_tensors,
-                        &p.expert_tensors, &p.dense_adapter_tensors, &p.expert_adapter_tensors})
-    *value *= times;
+  result.parameters *= times;
   return result;
 }
 

@@ -2,7 +2,6 @@
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
-#include <tbb/parallel_for.h>
 
 #include <algorithm>
 #include <array>
@@ -206,7 +205,7 @@ void add_even_split(const PlanProblem& problem, const Plan& first, std::vector<P
   for (std::size_t from = 0; from < known.size(); from += kAtOnce) {
     if (best && !faster(known[from], *best)) break;  // Hardly any plan gets faster by an even split.
     std::vector<std::optional<Plan>> evens(std::min(kAtOnce, known.size() - from) * counts);
-    tbb::parallel_for(std::size_t{0}, evens.size(), [&](std::size_t i) {
+    side_by_side(evens.size(), [&](std::size_t i) {
       Plan even = known[from + i / counts];
       const std::size_t index = i % counts;
       even.options.pipeline.layout.clear();
@@ -371,7 +370,7 @@ void prefer_on_any_host(const PlanProblem& problem, PlanResult& result, const st
   for (Plan& plan : result.plans) all.push_back(&plan);
   for (Alternative& alternative : result.alternatives)
     if (alternative.plan) all.push_back(&*alternative.plan);
-  tbb::parallel_for(std::size_t{0}, all.size(), [&](std::size_t i) { all[i]->on_virtual_machine = priced(*all[i]); });
+  side_by_side(all.size(), [&](std::size_t i) { all[i]->on_virtual_machine = priced(*all[i]); });
   Seconds least{std::numeric_limits<double>::infinity()}, least_slow = least;
   for (const Plan* plan : all) {
     least = std::min(least, plan->prediction.step_time);
@@ -450,13 +449,10 @@ void find_alternatives(const PlanProblem& problem, PlanResult& result,
     }
     const How how = !hops ? How::kAsIs : round == 0 ? How::kSearch : How::kHops;
     std::vector<std::vector<Plan>> answers(sets.size());
-    tbb::parallel_for(
-        std::size_t{0}, sets.size(),
-        [&](std::size_t i) {
-          answers[i] = searched(problem, sets[i], first, known, how, goes_on, costs);
-          if (round == 0) done.fetch_add(1.0 / static_cast<double>(sets.size()));
-        },
-        tbb::simple_partitioner());
+    side_by_side(sets.size(), [&](std::size_t i) {
+      answers[i] = searched(problem, sets[i], first, known, how, goes_on, costs);
+      if (round == 0) done.fetch_add(1.0 / static_cast<double>(sets.size()));
+    });
     for (std::vector<Plan>& answer : answers) std::ranges::move(answer, std::back_inserter(known));
     std::vector<Plan> better;
     std::vector<Solution> starts;

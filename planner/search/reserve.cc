@@ -1,7 +1,6 @@
 #include "planner/search/reserve.h"
 
 #include <fmt/format.h>
-#include <tbb/parallel_for.h>
 
 #include <algorithm>
 #include <functional>
@@ -11,6 +10,7 @@
 
 #include "costmodel/step/reserved_memory.h"
 #include "costmodel/step/step.h"
+#include "planner/search/threads.h"
 
 namespace foldwise::planner {
 
@@ -53,9 +53,7 @@ struct Vetted {
 /// Sorts the plans into `vetted`. Returns the first plan if torch has no room for it.
 std::optional<Plan> vet(const PlanProblem& problem, std::vector<Plan> plans, Vetted& vetted) {
   std::vector<char> too_much(plans.size());
-  tbb::parallel_for(
-      std::size_t{0}, plans.size(), [&](std::size_t i) { too_much[i] = reserves_too_much(problem, plans[i]) ? 1 : 0; },
-      tbb::simple_partitioner());
+  side_by_side(plans.size(), [&](std::size_t i) { too_much[i] = reserves_too_much(problem, plans[i]) ? 1 : 0; });
   std::optional<Plan> first;
   if (!plans.empty() && too_much.front() != 0) first = plans.front();
   for (std::size_t i = 0; i < plans.size(); ++i)

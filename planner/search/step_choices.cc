@@ -22,9 +22,7 @@ ParameterCount of_mean_rank(Workbench& bench, const TrainingOptions& options) {
     layer += bench.cache().get(build, Piece::kMlp, bench.kinds.kinds[k]).parameters;
     for (std::int32_t i = 0; i < bench.kinds.prefix[k].back(); ++i) count += layer;
   }
-  for (double* value : {&count.dense, &count.expert, &count.quantised_dense, &count.quantised_expert,
-                        &count.dense_tensors, &count.expert_tensors})
-    *value /= static_cast<double>(options.pipeline.pp);
+  count *= 1.0 / static_cast<double>(options.pipeline.pp);
   count.tp_replicated = count.shared_embedding = 0.0;
   count.largest_dense = count.largest_expert = count.dense_rounding = count.expert_rounding = 0.0;
   return count;

@@ -8,6 +8,7 @@
 
 #include "planner/search/neighbourhood.h"
 #include "planner/search/strategies/state.h"
+#include "planner/search/threads.h"
 
 namespace foldwise::planner {
 namespace {
@@ -83,12 +84,9 @@ void NeighbourhoodSearch::explore_own(SearchState& search, const Solution& centr
     if (nodes.size() <= beside && dives_.seen.insert(node.assignment).second)
       nodes.push_back(std::move(node.assignment));
   std::vector<Explored> explored(nodes.size());
-  tbb::parallel_for(
-      std::size_t{0}, nodes.size(),
-      [&](std::size_t i) {
-        explored[i] = search.worker().explore(nodes[i], search.incumbents, i == 0 ? own_.budget : dives_.budget);
-      },
-      tbb::simple_partitioner());
+  side_by_side(nodes.size(), [&](std::size_t i) {
+    explored[i] = search.worker().explore(nodes[i], search.incumbents, i == 0 ? own_.budget : dives_.budget);
+  });
   search.offer(explored);
 }
 
