@@ -283,9 +283,11 @@ def state_software(r):
 def state_checks(r):
     """Whether the host checked losses and gradients for NaN. Sets of defaults say it of Megatron-Bridge's runs."""
     key = "check_for_nan_in_loss_and_grad"
-    if "kernels/torch/megatron_steps.py" in r.title:
-        r.row.setdefault(key, False)  # It checks neither, and has its micro-batches on the GPU.
+    if "kernels/torch/megatron_steps.py" in r.title:  # It has its micro-batches on the GPU.
         r.row.setdefault("system_overrides", {}).setdefault("host.micro_batch", "0 us")
+    checked = (r.get("software") or {}).get("nan_check")
+    if checked is not None:
+        r.row.setdefault(key, checked)
     elif any(name in r.title for name in ("MoE Parallel Folding", "Guide to reproduce DeepSeek-V3", "Megatron Core (tech report)",
                                           "Megatron MoE model zoo")):
         r.state(key, False, "configurations of its authors set --no-check-for-nan-in-loss-and-grad (Megatron-MoE-ModelZoo, DeepSeek-V3)")
