@@ -53,7 +53,8 @@ std::optional<HostSpec> HostSpec::of_virtual_machine() const {
   for (Seconds HostSpec::*price :
        {&HostSpec::eager_op, &HostSpec::module, &HostSpec::expert_weight, &HostSpec::quantize,
         &HostSpec::quantized_linear, &HostSpec::checkpoint, &HostSpec::cp_attention, &HostSpec::fsdp_unit,
-        &HostSpec::fsdp_parameter, &HostSpec::collective, &HostSpec::task})
+        &HostSpec::fsdp_parameter, &HostSpec::collective, &HostSpec::task, &HostSpec::micro_batch,
+        &HostSpec::bucket_check, &HostSpec::parameter, &HostSpec::plain_op})
     host.*price *= virtual_machine;
   host.node = virtual_machine_node;
   host.virtual_machine = 1.0;

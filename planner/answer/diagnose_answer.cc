@@ -1,5 +1,7 @@
 #include "planner/answer/diagnose_answer.h"
 
+#include <vector>
+
 #include "costmodel/config/diagnostics.h"
 #include "costmodel/config/input_file.h"
 #include "planner/launch/export.h"
@@ -19,11 +21,15 @@ Run with_logged_time(Run run, const std::string& log) {
 
 Diagnosis diagnose_answer(const Run& run, const std::vector<Trace>& traces) {
   Diagnosis diagnosis = diagnose(run, traces);
-  for (Suggestion& suggestion : diagnosis.changes)
-    if (const auto changes = argument_changes(run, suggestion.change.options)) {
-      suggestion.flags.emplace();
-      for (const ArgumentChange& change : *changes) suggestion.flags->push_back(change.text());
-    }
+  // A change that no release has beside the run's other values is none, if Megatron can be told the run itself.
+  const bool told = argument_changes(run, run.options).has_value();
+  std::erase_if(diagnosis.changes, [&](Suggestion& suggestion) {
+    const auto changes = argument_changes(run, suggestion.change.options);
+    if (!changes) return told;
+    suggestion.flags.emplace();
+    for (const ArgumentChange& change : *changes) suggestion.flags->push_back(change.text());
+    return false;
+  });
   return diagnosis;
 }
 

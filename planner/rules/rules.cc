@@ -621,7 +621,7 @@ std::vector<Rule> make_rules() {
            "the {} ranks that share NVLink, and a multiple of 4 experts on those (they have {})",
            token_width(p.model), o.layer.ep, o.layer.etp, domain_ranks(p, o),
            p.model.moe.experts / o.layer.ep * domain_ranks(p, o))},
-      {"moe.hybridep_tokens", "[dispatcher/1] [ep] [etp] [seq_len] [micro_batch] [cp] [tp]",
+      {"moe.hybridep_tokens", "[dispatcher/1] [ep] [etp] [seq_len] [micro_batch] [cp] [tp] [sequence_parallel]",
        FW_WHEN(p.model.has_moe() && o.layer.dispatcher == Dispatcher::kHybridEp &&
                exchange_ranks(o) > p.hardware.network.ranks_per_domain && rank_tokens(o) > kHybridEpTokens),
        FW_REASON(

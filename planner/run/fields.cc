@@ -654,12 +654,6 @@ std::vector<Field> make_fields() {
        .megatron = false,
        .flags = {"--ddp-pad-buckets-for-high-nccl-busbw"},
        .doc = "Buckets of gradients padded to multiples of 2^16 elements"},
-      {.key = "check_for_nan_in_loss_and_grad",
-       .value = boolean(FW_AT(layer.check_for_nan)),
-       .megatron = true,
-       .flags = {"--no-check-for-nan-in-loss-and-grad"},
-       .bridge = {{"check_for_nan_in_loss_and_grad", "True"}},
-       .doc = "The host waits for each micro-batch's loss and each bucket of gradients, to see whether it is NaN"},
 
       // ---- Context parallelism ----
       {.key = "cp_comm_type",
@@ -1068,6 +1062,15 @@ std::vector<Field> make_fields() {
        .applies = FW_WHEN(o.layer.cuda_graph.impl == GraphImpl::kLocal ||
                           o.layer.cuda_graph.impl == GraphImpl::kTransformerEngine),
        .tried = FW_TRIED(graph_subsets(f)),
+       .decided_by = {"cuda_graph.impl"}},
+      {.key = "check_for_nan_in_loss_and_grad",
+       .value = boolean(FW_AT(layer.check_for_nan)),
+       .megatron = true,
+       .flags = {"--no-check-for-nan-in-loss-and-grad"},
+       .bridge = {{"check_for_nan_in_loss_and_grad", "True"}},
+       .doc = "The host waits for each micro-batch's loss and each bucket of gradients, to see whether it is NaN",
+       .when = "cuda_graph.impl is not full_iteration",
+       .applies = FW_WHEN(o.layer.cuda_graph.impl != GraphImpl::kFullIteration),
        .decided_by = {"cuda_graph.impl"}},
 
       // ---- Optimizer ----
