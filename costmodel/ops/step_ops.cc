@@ -230,14 +230,15 @@ OpList data_parallel_ops(const StepContext& context, const ParameterCount& count
   return b.take();
 }
 
-Seconds optimizer_issue(const StepContext& context, const ParameterCount& count, double buckets) {
+Seconds optimizer_issue(const StepContext& context, const ParameterCount& count, const BucketCount& buckets) {
   const TrainingOptions& o = context.options;
   if (is_fsdp(o.step.sharding) && !o.megatron_fsdp()) return {};  // Their optimizer is torch's, which was not measured.
   const Shards shards = optimizer_shards(o);
-  const auto own = [&](double tensors, double ranks) {
-    return ranks > 1.0 ? std::min(tensors, tensors / ranks + buckets) : tensors;
+  const auto own = [](double tensors, double ranks, double parts) {
+    return ranks > 1.0 ? std::min(tensors, tensors / ranks + parts) : tensors;
   };
-  const double tensors = own(count.dense_tensors, shards.dense) + own(count.expert_tensors, shards.expert);
+  const double tensors =
+      own(count.dense_tensors, shards.dense, buckets.dense) + own(count.expert_tensors, shards.expert, buckets.expert);
   // PyTorch ops of a tensor: a gradient widened and a master narrowed, unless Adam does both; of a state below FP32 one
   // widens it, two narrow it. Source: distrib_optimizer.py:2386,2429 of core_v0.16.1, fused_adam.py of Transformer
   // Engine 2.12 (get_unscaled_state, _apply_scale).

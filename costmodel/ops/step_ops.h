@@ -52,9 +52,15 @@ struct Shards {
 /// Shards of the optimizer's masters and states.
 [[nodiscard]] Shards optimizer_shards(const TrainingOptions& options);
 
+/// Buckets of a rank's gradients.
+struct BucketCount {
+  double dense = 0.0, expert = 0.0;
+  [[nodiscard]] double total() const { return dense + expert; }
+};
 /// Time that the host takes to issue the optimizer's loops over the parameter tensors of this rank's shard, of which
 /// those at the ends of `buckets` are parts. Source: benchmarks/accuracy/journal.md#the-host-of-a-steps-end.
-[[nodiscard]] Seconds optimizer_issue(const StepContext& context, const ParameterCount& count, double buckets);
+[[nodiscard]] Seconds optimizer_issue(const StepContext& context, const ParameterCount& count,
+                                      const BucketCount& buckets);
 
 /// Types that Adam widens to FP32 before its kernel, one parameter group at a time: masters and states below FP32.
 [[nodiscard]] std::vector<DataType> widened(const Optimizer& optimizer);

@@ -15,18 +15,22 @@ ParameterCount rank_parameters(const Composition& c, std::int64_t rank) {
 }
 
 // Buckets of a rank's gradients. Only the first chunk of the first rank has several a buffer.
-double rank_buckets(const StepContext& context, const ModelKinds& kinds, const ModelCosts& costs,
-                    const StageLayout& layout, const Composition& c, std::int64_t rank) {
+BucketCount rank_buckets(const StepContext& context, const ModelKinds& kinds, const ModelCosts& costs,
+                         const StageLayout& layout, const Composition& c, std::int64_t rank) {
   const TrainingOptions& o = context.options;
-  double buckets = 0.0;
+  BucketCount buckets;
   for (auto i = static_cast<std::size_t>(rank); i < c.num_stages(); i += static_cast<std::size_t>(o.pipeline.pp)) {
     const ParameterCount count = c.stage(i).cost.parameters.trained(o.layer);
     if (i == 0 && first_chunk_bucketed(o)) {
       const StageContent& content = layout.stages[stage_of(c.times.shape, layout.stages.size(), 0)];
-      for (const GradientBuffer& buffer : filled_buffers(context, kinds, costs, content, true))
-        buckets += static_cast<double>(buffer.buckets());
+      const auto buffers = filled_buffers(context, kinds, costs, content, true);
+      for (const bool quantised : {false, true}) {
+        buckets.dense += static_cast<double>(buffers[gradient_buffer(false, quantised)].buckets());
+        buckets.expert += static_cast<double>(buffers[gradient_buffer(true, quantised)].buckets());
+      }
     } else {
-      buckets += (count.dense > 0.0 ? 1.0 : 0.0) + (count.expert > 0.0 ? 1.0 : 0.0);
+      buckets.dense += count.dense > 0.0 ? 1.0 : 0.0;
+      buckets.expert += count.expert > 0.0 ? 1.0 : 0.0;
     }
   }
   return buckets;
@@ -92,10 +96,10 @@ Composition compose(const StepContext& context, const ModelKinds& kinds, const M
       c.tails.push_back(c.tails.back());
       c.tails.back().parameters = {};
     } else {
-      const double buckets = rank_buckets(context, kinds, costs, layout, c, rank);
+      const BucketCount buckets = rank_buckets(context, kinds, costs, layout, c, rank);
       c.tails.push_back(step_tail(context, count.trained(o.layer), buckets, update));
       const DirectionCost& backward = c.stage(static_cast<std::size_t>(rank)).cost.backward;
-      c.tails.back().idle += bucket_checks(context, buckets, backward.clock.issue() >= backward.clock.run());
+      c.tails.back().idle += bucket_checks(context, buckets.total(), backward.clock.issue() >= backward.clock.run());
     }
     if (!o.step.overlaps.dp_param)
       for (auto i = static_cast<std::size_t>(rank); i < c.num_stages(); i += static_cast<std::size_t>(o.pipeline.pp))

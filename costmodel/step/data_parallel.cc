@@ -135,7 +135,8 @@ Seconds bucket_checks(const StepContext& context, double buckets, bool behind) {
   return buckets * (host.bucket_check + (ahead ? host.backward_share * host.module : Seconds{}));
 }
 
-StepTail step_tail(const StepContext& context, const ParameterCount& count, double buckets, Seconds& update) {
+StepTail step_tail(const StepContext& context, const ParameterCount& count, const BucketCount& buckets,
+                   Seconds& update) {
   StepTail tail;
   update = {};
   const OpList ops = step_ops(context, count);

@@ -31,7 +31,7 @@ void add_data_parallel(const StepContext& context, std::int64_t rank, Seconds up
 [[nodiscard]] Seconds bucket_checks(const StepContext& context, double buckets, bool behind);
 
 /// `count` of a rank whose gradients are in `buckets`. Sets `update` to the time of the ops that update the parameters.
-[[nodiscard]] StepTail step_tail(const StepContext& context, const ParameterCount& count, double buckets,
+[[nodiscard]] StepTail step_tail(const StepContext& context, const ParameterCount& count, const BucketCount& buckets,
                                  Seconds& update);
 
 }  // namespace foldwise::costmodel

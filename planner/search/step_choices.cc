@@ -102,7 +102,7 @@ const StepChoiceList& StepChoices::of(Workbench& bench, const State& state) {
         {.options = choice.options.step,
          .assignment = {choice.assignment.begin() + static_cast<std::ptrdiff_t>(bench.order.begin_of(Level::kStep)),
                         choice.assignment.end()},
-         .end = step_tail(step, count.trained(choice.options.layer), 0.0, update).total().to<double>()});
+         .end = step_tail(step, count.trained(choice.options.layer), {}, update).total().to<double>()});
   });
   bench.counts = counts;
   list.memories = memories.size();
