@@ -14,14 +14,16 @@ ParameterCount rank_parameters(const Composition& c, std::int64_t rank) {
   return count;
 }
 
-// Buckets of a rank's gradients. Only the first chunk of the first rank has several a buffer.
+// Buckets of a rank's gradients. Only the first chunk of the first rank has several a buffer. They are counted where
+// each is checked; elsewhere they only say how many tensors a shard has parts of.
 BucketCount rank_buckets(const StepContext& context, const ModelKinds& kinds, const ModelCosts& costs,
                          const StageLayout& layout, const Composition& c, std::int64_t rank) {
   const TrainingOptions& o = context.options;
   BucketCount buckets;
   for (auto i = static_cast<std::size_t>(rank); i < c.num_stages(); i += static_cast<std::size_t>(o.pipeline.pp)) {
     const ParameterCount count = c.stage(i).cost.parameters.trained(o.layer);
-    if (i == 0 && first_chunk_bucketed(o)) {
+    const bool bucketed = i == 0 && first_chunk_bucketed(o);
+    if (bucketed && o.layer.checks_for_nan()) {
       const StageContent& content = layout.stages[stage_of(c.times.shape, layout.stages.size(), 0)];
       const auto buffers = filled_buffers(context, kinds, costs, content, true);
       for (const bool quantised : {false, true}) {
@@ -29,8 +31,12 @@ BucketCount rank_buckets(const StepContext& context, const ModelKinds& kinds, co
         buckets.expert += static_cast<double>(buffers[gradient_buffer(true, quantised)].buckets());
       }
     } else {
-      buckets.dense += count.dense > 0.0 ? 1.0 : 0.0;
-      buckets.expert += count.expert > 0.0 ? 1.0 : 0.0;
+      const auto of = [&](double parameters) {
+        const double full = bucketed ? parameters / static_cast<double>(bucket_size(o)) : 0.0;
+        return parameters > 0.0 ? std::max(1.0, full) : 0.0;
+      };
+      buckets.dense += of(count.dense);
+      buckets.expert += of(count.expert);
     }
   }
   return buckets;
