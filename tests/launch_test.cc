@@ -240,6 +240,8 @@ bool is_told(const Field& f, const planner::Run& run) {
   if (f.key == "microbatch_group_size" && o.pipeline.microbatch_group_size == o.pipeline.pp) return false;
   if (f.key == "fsdp_group" && o.step.fsdp_group == o.layout().dp_cp()) return false;
   if (f.key == "cuda_graph.scope" && o.layer.cuda_graph.impl == costmodel::GraphImpl::kLocal) return false;
+  // Never with a graph of the whole iteration.
+  if (f.key == "check_for_nan_in_loss_and_grad") return o.layer.check_for_nan == o.layer.checks_for_nan();
   if (f.key == "optimizer.reuse_grad_buffer") return mxfp8_gather && !is_fsdp(o.step.sharding);
   return true;
 }

@@ -1068,10 +1068,9 @@ std::vector<Field> make_fields() {
        .megatron = true,
        .flags = {"--no-check-for-nan-in-loss-and-grad"},
        .bridge = {{"check_for_nan_in_loss_and_grad", "True"}},
-       .doc = "The host waits for each micro-batch's loss and each bucket of gradients, to see whether it is NaN",
-       .when = "cuda_graph.impl is not full_iteration",
-       .applies = FW_WHEN(o.layer.cuda_graph.impl != GraphImpl::kFullIteration),
-       .decided_by = {"cuda_graph.impl"}},
+       .doc =
+           "The host waits for each micro-batch's loss and each bucket of gradients, to see whether it is NaN; never "
+           "with a graph of the whole iteration"},
 
       // ---- Optimizer ----
       {.key = "optimizer.name",
