@@ -955,7 +955,7 @@ TEST(Search, TheHostHasTheLeastOfTheOptimizer) {
       o.step.offload.optimizer_fraction -= 1.0 / 16.0;
       const costmodel::Prediction p = costmodel::predict(problem.model, o, problem.hardware);
       EXPECT_TRUE(p.peak_memory > capacity_of(problem) || !fits_at_p99(problem, o) ||
-                  !has_room(problem, {.assignment = best.assignment, .options = o}) ||
+                  !has_room(problem, {.layout = {}, .assignment = best.assignment, .options = o}) ||
                   p.step_time.to<double>() >= seconds(best) * (1.0 - kEqual))
           << least;
     }
