@@ -24,7 +24,7 @@ planner::Run run_of(const std::string& model, int layers, bool check = false) {
   config::ObjectReader reader(document, diagnostics);
   planner::Run run = planner::read_run(reader, diagnostics);
   diagnostics.throw_if_any();
-  for (const auto& [name, price] : kHostPrices) run.hardware.host.*price = Seconds{};
+  for (const HostPrice& price : kHostPrices) run.hardware.host.*price.price = Seconds{};
   return run;
 }
 

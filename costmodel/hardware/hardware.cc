@@ -50,12 +50,8 @@ constexpr double kAttentionTileRows = 128.0;
 std::optional<HostSpec> HostSpec::of_virtual_machine() const {
   if (virtual_machine <= 1.0) return std::nullopt;
   HostSpec host = *this;
-  for (Seconds HostSpec::*price :
-       {&HostSpec::eager_op, &HostSpec::module, &HostSpec::expert_weight, &HostSpec::quantize,
-        &HostSpec::quantized_linear, &HostSpec::checkpoint, &HostSpec::cp_attention, &HostSpec::fsdp_unit,
-        &HostSpec::fsdp_parameter, &HostSpec::collective, &HostSpec::task, &HostSpec::micro_batch,
-        &HostSpec::bucket_check, &HostSpec::parameter, &HostSpec::plain_op})
-    host.*price *= virtual_machine;
+  for (const HostPrice& price : kHostPrices)
+    if (price.on_virtual_machine) host.*price.price *= virtual_machine;
   host.node = virtual_machine_node;
   host.virtual_machine = 1.0;
   return host;

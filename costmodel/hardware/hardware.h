@@ -164,6 +164,7 @@ struct HostSpec {
   Seconds module{};             ///< One direction through a module of Transformer Engine, without kernels.
   Seconds expert_weight{};      ///< One expert's weight tensor in such a module: view, autograd, DDP's hook.
   Seconds quantize{};           ///< One tensor made by a quantizer of Transformer Engine, without kernels.
+  Seconds amax{};               ///< Its largest element and scale, with current scaling, in addition.
   Seconds quantized_linear{};   ///< One direction through a linear that quantizes, in addition to a module's.
   Seconds checkpoint{};         ///< One direction through a recomputed region: RNG states, autograd.
   Seconds cp_attention{};       ///< One direction through attention over CP, without kernels.
@@ -196,28 +197,34 @@ struct HostSpec {
   bool operator==(const HostSpec&) const = default;
 };
 
-/// Prices that grow on a slower host: name in a profile (/host/...) and member.
-inline constexpr std::array<std::pair<std::string_view, Seconds HostSpec::*>, 20> kHostPrices{
-    {{"launch", &HostSpec::launch},
-     {"eager_op", &HostSpec::eager_op},
-     {"module", &HostSpec::module},
-     {"expert_weight", &HostSpec::expert_weight},
-     {"quantize", &HostSpec::quantize},
-     {"quantized_linear", &HostSpec::quantized_linear},
-     {"checkpoint", &HostSpec::checkpoint},
-     {"cp_attention", &HostSpec::cp_attention},
-     {"node", &HostSpec::node},
-     {"fsdp_unit", &HostSpec::fsdp_unit},
-     {"fsdp_parameter", &HostSpec::fsdp_parameter},
-     {"collective", &HostSpec::collective},
-     {"task", &HostSpec::task},
-     {"sync", &HostSpec::sync},
-     {"update", &HostSpec::update},
-     {"step", &HostSpec::step},
-     {"micro_batch", &HostSpec::micro_batch},
-     {"bucket_check", &HostSpec::bucket_check},
-     {"parameter", &HostSpec::parameter},
-     {"plain_op", &HostSpec::plain_op}}};
+struct HostPrice {
+  std::string_view name;  ///< In a profile: /host/...
+  Seconds HostSpec::*price;
+  bool on_virtual_machine = true;  ///< Times `virtual_machine` there.
+};
+
+/// Prices that grow on a slower host.
+inline constexpr std::array<HostPrice, 21> kHostPrices{{{"launch", &HostSpec::launch, false},
+                                                        {"eager_op", &HostSpec::eager_op},
+                                                        {"module", &HostSpec::module},
+                                                        {"expert_weight", &HostSpec::expert_weight},
+                                                        {"quantize", &HostSpec::quantize},
+                                                        {"amax", &HostSpec::amax},
+                                                        {"quantized_linear", &HostSpec::quantized_linear},
+                                                        {"checkpoint", &HostSpec::checkpoint},
+                                                        {"cp_attention", &HostSpec::cp_attention},
+                                                        {"node", &HostSpec::node, false},
+                                                        {"fsdp_unit", &HostSpec::fsdp_unit},
+                                                        {"fsdp_parameter", &HostSpec::fsdp_parameter},
+                                                        {"collective", &HostSpec::collective},
+                                                        {"task", &HostSpec::task},
+                                                        {"sync", &HostSpec::sync, false},
+                                                        {"update", &HostSpec::update, false},
+                                                        {"step", &HostSpec::step, false},
+                                                        {"micro_batch", &HostSpec::micro_batch},
+                                                        {"bucket_check", &HostSpec::bucket_check},
+                                                        {"parameter", &HostSpec::parameter},
+                                                        {"plain_op", &HostSpec::plain_op}}};
 
 /// Device memory that no tensor of the op list accounts for.
 struct MemoryOverheads {

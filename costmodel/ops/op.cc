@@ -83,11 +83,13 @@ Seconds issue_time(const Op& op, const Hardware& hw) {
   const bool quantizes = gemm != nullptr && op.phase != Phase::kWgrad && gemm->format != MathFormat::kBf16 &&
                          gemm->format != MathFormat::kFp32;
   const std::int64_t linears = !quantizes ? 0 : gemm->grouping == Grouping::kOneByOne ? gemm->groups : 1;
+  const auto* memory = std::get_if<MemoryWork>(&op.work);
+  const bool measures = memory != nullptr && memory->op == MemoryOp::kAmax;  // For the scale of current scaling.
   const bool backward = op.phase == Phase::kDgrad || op.phase == Phase::kWgrad;
   return (backward ? hw.host.backward_share : 1.0) *
          (static_cast<double>(op.launches) * launch + static_cast<double>(op.modules) * hw.host.module +
           static_cast<double>(walks ? gemm->groups : 0) * hw.host.expert_weight +
-          static_cast<double>(op.quantised) * hw.host.quantize +
+          static_cast<double>(op.quantised) * (measures ? hw.host.amax : hw.host.quantize) +
           static_cast<double>(linears) * hw.host.quantized_linear +
           static_cast<double>(op.checkpoints) * hw.host.checkpoint +
           static_cast<double>(op.cp_attentions) * hw.host.cp_attention);

@@ -156,11 +156,16 @@ StaticBytes static_bytes(const StepContext& context, const ParameterCount& all) 
   const double dense = count.dense / optimizer.dense, expert = count.expert / optimizer.expert;
   const double of_dense = count.largest_dense / optimizer.dense, of_expert = count.largest_expert / optimizer.expert;
   const bool one_group = !experts_apart(o.layer);
-  const double group_size = one_group ? dense + expert : std::max(dense, expert),
-               tensor = one_group        ? std::max(of_dense, of_expert)
-                        : expert > dense ? of_expert
-                                         : of_dense;
-  extra += device * (wide * group_size + copy * tensor);
+  const auto larger_group = [&](double dense_part, double expert_part) {
+    return one_group ? dense_part + expert_part : std::max(dense_part, expert_part);
+  };
+  const double group_size = larger_group(dense, expert), tensor = one_group        ? std::max(of_dense, of_expert)
+                                                                  : expert > dense ? of_expert
+                                                                                   : of_dense;
+  const double masters = quantises_copies(o) ? larger_group(count.quantised_dense / optimizer.dense,
+                                                            count.quantised_expert / optimizer.expert)
+                                             : 0.0;
+  extra += device * std::max(wide * group_size + copy * tensor, 2.0 * masters);
   bytes.step_extra = Bytes{extra} + bytes.returning;
   // A parameter's widened states lie between the states of its neighbours (docs/memory.md#reserved). A hole that they
   // leave holds no tensor of the size of the hidden states if it is smaller, and torch can give back only whole pages
@@ -170,6 +175,12 @@ StaticBytes static_bytes(const StepContext& context, const ParameterCount& all) 
   if (hole > Bytes{} && hole < hidden && device >= 1.0 && bytes.returning <= Bytes{} && !is_fsdp(o.step.sharding))
     bytes.holes = wide * Bytes{expert} * std::min(1.0, (kExpandablePage / hole).to<double>());
   return bytes;
+}
+
+bool quantises_copies(const TrainingOptions& options) {
+  const Optimizer& optimizer = options.step.optimizer;
+  const bool in_buffer = optimizer.reuse_grad_buffer && !precision_recipe(options.layer.precision).gathers_primaries;
+  return low_precision_primaries(options) && !adam_owns_masters(options) && !in_buffer;
 }
 
 std::vector<DataType> widened(const Optimizer& optimizer) {

@@ -62,6 +62,11 @@ struct BucketCount {
 [[nodiscard]] Seconds optimizer_issue(const StepContext& context, const ParameterCount& count,
                                       const BucketCount& buckets);
 
+/// After Adam, Transformer Engine makes BF16 copies of all masters of quantised primaries, and quantises these
+/// (cast_master_weights_to_fp8 in TE 2.12's pytorch/tensor/utils.py:56). Not of those that Adam itself owns, and not of
+/// MXFP8's, which go into the gradients' buffer.
+[[nodiscard]] bool quantises_copies(const TrainingOptions& options);
+
 /// Types that Adam widens to FP32 before its kernel, one parameter group at a time: masters and states below FP32.
 [[nodiscard]] std::vector<DataType> widened(const Optimizer& optimizer);
 /// Whether experts' parameters form a parameter group of their own in the optimizer. With EP, Megatron sets their

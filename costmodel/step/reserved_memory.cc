@@ -160,7 +160,8 @@ class Rank {
 
   /// FusedAdam.step of Transformer Engine. Parameter by parameter it makes the states, if needed, then FP32 copies of
   /// what is below FP32. The copies live until the parameter group has stepped. So a parameter's states lie between its
-  /// neighbours' copies. When the copies are freed, the holes are too small for any activation.
+  /// neighbours' copies. When the copies are freed, the holes are too small for any activation. Then the primaries are
+  /// quantised (quantises_copies()).
   void adam(const StaticBytes& fixed, bool makes) {
     const double on_device = 1.0 - context_.options.step.offload.optimizer_fraction;
     const std::size_t copied = widened(context_.options.step.optimizer).size();
@@ -178,6 +179,11 @@ class Rank {
         for (std::size_t n = 0; n < copied; ++n)
           copies.push_back(allocator_.allocate(Bytes{4.0 * on_device * parameter.elements}));
       }
+      for (const Block block : std::exchange(copies, {})) allocator_.free(block);
+      if (!quantises_copies(context_.options)) continue;
+      for (const Parameter& parameter : own_)
+        if (parameter.quantised && (parameter.expert && apart) == expert)
+          copies.push_back(allocator_.allocate(Bytes{2.0 * on_device * parameter.elements}));
       for (const Block block : copies) allocator_.free(block);
     }
   }

@@ -413,9 +413,9 @@ std::vector<Field> fields(const json& merged) {
         [i](Hardware& hw, double v) { hw.network.exchange.at(i).row_overhead = Seconds{v}; });
   }
 
-  for (const auto& [name, price] : costmodel::kHostPrices)
-    add(fmt::format("/host/{}", name), time_dimension, Range::kNotNegative, true,
-        [member = price](Hardware& hw, double v) { hw.host.*member = Seconds{v}; });
+  for (const costmodel::HostPrice& price : costmodel::kHostPrices)
+    add(fmt::format("/host/{}", price.name), time_dimension, Range::kNotNegative, true,
+        [member = price.price](Hardware& hw, double v) { hw.host.*member = Seconds{v}; });
   add("/host/graph_node", time_dimension, Range::kNotNegative, false,
       [](Hardware& hw, double v) { hw.host.graph_node = Seconds{v}; });
   add("/host/backward_share", ratio_dimension, Range::kShare, true,

@@ -39,8 +39,8 @@ bool matches(const std::string& text, const char* first, const char* last) {
 double power_of(Resource resource, const std::string& pointer) {
   switch (resource) {
     case Resource::kHost:
-      for (const auto& [name, price] : costmodel::kHostPrices)
-        if (pointer == fmt::format("/host/{}", name)) return -1.0;
+      for (const costmodel::HostPrice& price : costmodel::kHostPrices)
+        if (pointer == fmt::format("/host/{}", price.name)) return -1.0;
       return 0.0;
     case Resource::kFlops:
       if (pointer.starts_with("/gemm/") && pointer.find("/sustained/") != std::string::npos) return 1.0;

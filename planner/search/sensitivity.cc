@@ -44,7 +44,7 @@ void scale_nvlink(Hardware& hw, double factor) {
 }
 
 void scale_host(costmodel::HostSpec& host, double factor) {
-  for (const auto& [name, price] : costmodel::kHostPrices) host.*price /= factor;
+  for (const costmodel::HostPrice& price : costmodel::kHostPrices) host.*price.price /= factor;
 }
 
 std::optional<Change> faster(const Change* change, const Prediction& prediction) {
