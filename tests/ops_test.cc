@@ -744,6 +744,21 @@ TEST(Mamba, CopiesBetweenBatchAndSequenceOrder) {
   EXPECT_DOUBLE_EQ(copied(2), 4.0 * 2.0 * 4096.0 * (10304.0 + 4096.0));
 }
 
+// What of sparse attention grows with the square of the sequence? All scores, as Megatron's unfused_dsa_fn makes them:
+// kept in FP32 and BF16 for each head, and in FP32 for each head of the indexer.
+TEST(SparseAttention, KeepsTheScoresOfAllPairs) {
+  const ModelSpec model = load_model("deepseek-v3.2");
+  const MlaSpec& mla = *model.find<MlaSpec>();
+  TrainingOptions o = te_options(1);
+  const auto kept = [&](std::int64_t seq_len) {
+    o.layer.seq_len = seq_len;
+    return kept_mib("deepseek-v3.2", o, model.layers.back());
+  };
+  const double s = 4096.0;  // Both lengths have more keys than the indexer selects.
+  EXPECT_NEAR(kept(8192) - 2.0 * kept(4096),
+              2.0 * s * s * static_cast<double>(6 * mla.heads + 4 * mla.index_heads) / 1048576.0, 1.0);
+}
+
 // Has DeepSeek-V4's attention, with both hyper-connections of a layer, the parameters of transformers' modules (5.24,
 // models/deepseek_v4)? Counted by hand from their shapes: a layer with a window, one of ratio 4 with its indexer, one
 // of ratio 128.

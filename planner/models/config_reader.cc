@@ -175,7 +175,6 @@ costmodel::MlaSpec ConfigReader::read_latent() {
     mla.index_heads = in.required_integer("index_n_heads", 1, kMaxHeads);
     mla.index_head_dim = width("index_head_dim");
     mla.index_topk = in.required_integer("index_topk", 1, kMaxPositions);
-    // Until 0.18.2 Megatron runs it unfused (core_v0.16.1, transformer/experimental_attention_variant/dsa.py:638).
     spec.approximated.emplace_back("DeepSeek sparse attention");
   }
   if (in.boolean_or("mla_use_output_gate", false)) {  // Kimi-K3.

@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <cmath>
 
 #include "costmodel/ops/mixers/mixers.h"
 
@@ -197,6 +198,64 @@ void core_attention(Builder& b, const CoreAttention& a) {
   b.overlap(Overlap::kNone);
   context_parallel(b, a, Phase::kDgrad);
   b.inside_module(false);
+  b.recompute({});
+}
+
+void sparse_attention(Builder& b, const CoreAttention& a, std::int64_t index_heads, std::int64_t index_dim) {
+  const LayerOptions& o = b.options();
+  const double ta = b.shape().attention_tokens, rows = static_cast<double>(o.seq_len) / static_cast<double>(o.cp);
+  const auto qk = static_cast<double>(a.qk_dim), v = static_cast<double>(a.v_dim);
+  const double pairs = ta * static_cast<double>(o.seq_len);
+  const double scores = a.heads * pairs, index_scores = static_cast<double>(index_heads) * pairs;
+  const double selected = ta * std::min(a.keys, static_cast<double>(o.seq_len));
+  // Batched products. FP32 operands are multiplied as TF32, at half of BF16's rate, as NVIDIA's containers set it.
+  const auto product = [](double batch, double m, std::int64_t n, std::int64_t k, bool fp32) {
+    return GemmWork{
+        .m = m, .n = n, .k = fp32 ? 2 * k : k, .groups = std::llround(batch), .grouping = Grouping::kOneKernel};
+  };
+  const double batch = static_cast<double>(o.micro_batch), heads = batch * a.heads;
+  const auto passes = [](double bytes, std::int64_t kernels) {
+    return MemoryWork{MemoryOp::kElementwise, Bytes{bytes}, kernels};
+  };
+  const GemmWork index_product = product(batch, rows * static_cast<double>(index_heads), o.seq_len, index_dim, true),
+                 score_product = product(heads, rows, o.seq_len, a.qk_dim, true);
+  const double layouts = ta * a.heads * ((3.0 * kBf16 + kFp32) * 2.0 * qk + 2.0 * kBf16 * v);  // Permuted, and in FP32.
+
+  b.recompute({RM::kCoreAttn});
+  b.step();
+  context_parallel(b, a, Phase::kForward);
+  b.forward("indexer_scores", index_product);
+  b.forward("indexer_scores", passes(5.0 * kFp32 * index_scores, 3), 3);  // ReLU, weights and sum of the heads.
+  b.keep("indexer_scores", kFp32 * index_scores, {RM::kCoreAttn});
+  b.keep("indexer_query", kFp32 * ta * static_cast<double>(index_heads * index_dim), {RM::kCoreAttn});
+  b.forward("key_selection", SoftwareWork{SoftwareKernel::kKeySelection, pairs}, 21);
+  b.keep("selected_keys", 8.0 * selected, {RM::kCoreAttn});  // Indices of 8 bytes.
+  b.forward("core_attention_layouts", passes(layouts, 5), 5);
+  b.forward("core_attention", score_product);
+  b.forward("scores", passes((7.0 * kFp32 + kBf16) * scores, 4), 4);  // Scale, mask, softmax and BF16.
+  b.forward_transient({kFp32 * scores});
+  b.forward("core_attention", product(heads, rows, a.v_dim, o.seq_len, false));
+  b.keep("query_key", kFp32 * ta * a.heads * 2.0 * qk, {RM::kCoreAttn});
+  b.keep("value", kBf16 * ta * a.heads * v, {RM::kCoreAttn});
+  b.keep("probabilities", (kFp32 + kBf16) * scores, {RM::kCoreAttn});
+  b.keep("attention_output", kBf16 * ta * a.heads * v, {}, {OM::kAttnProj});
+
+  // The loss is computed where gradients are recorded: in forward, or when that is recomputed. So once in any case.
+  const Phase back = Phase::kDgrad;
+  b.backward("indexer_loss", back, score_product);
+  b.backward("indexer_loss", back, passes(7.0 * kFp32 * scores, 4), 4);  // Scale, mask, softmax and sum of the heads.
+  b.backward("indexer_loss", back, passes(20.0 * kFp32 * pairs, 12), 12);
+  b.backward("core_attention", back,
+             product(heads, static_cast<double>(o.seq_len), a.v_dim, std::llround(rows), false));
+  b.backward("core_attention", back, product(heads, rows, o.seq_len, a.v_dim, false));
+  b.backward("scores", back, passes((6.0 * kFp32 + kBf16) * scores, 3), 3);  // FP32, softmax and scale.
+  b.backward_transient({kFp32 * scores, kFp32 * scores, kFp32 * scores});
+  for (int operand = 0; operand < 2; ++operand)
+    b.backward("core_attention", back, product(heads, rows, a.qk_dim, o.seq_len, true));
+  b.backward("core_attention_layouts", back, passes(layouts, 5), 5);
+  b.backward("indexer_scores", back, passes(8.0 * kFp32 * index_scores, 3), 3);  // Weights, their gradient, ReLU.
+  for (int operand = 0; operand < 2; ++operand) b.backward("indexer_scores", back, index_product);
+  context_parallel(b, a, back);
   b.recompute({});
 }
 

@@ -25,6 +25,11 @@ void core_attention(Builder& b, const CoreAttention& a);
 /// Ops of an indexer with `heads` of `head_dim`. For each query it scores its `keys`, on average half of them earlier
 /// ones, and selects the best `topk`. Backward keeps their indices.
 void select_keys(Builder& b, std::int64_t heads, std::int64_t head_dim, double keys, std::int64_t topk);
+/// DeepSeek sparse attention as Megatron runs it without --dsa-kernel-backend: `index_heads` of `index_dim` score all
+/// keys, then attention computes all scores in FP32 and masks those that were not selected, and the indexer's loss
+/// computes them once more.
+/// Source: unfused_dsa_fn and compute_dsa_indexer_loss in transformer/experimental_attention_variant/dsa.py.
+void sparse_attention(Builder& b, const CoreAttention& a, std::int64_t index_heads, std::int64_t index_dim);
 /// Norm before the mixer, with its kept input and output. `fused`: it is part of the next TE linear, which keeps the
 /// output in its own format, so the "layernorm" module cannot recompute it.
 void input_norm(Builder& b, std::string_view name, bool fused, double output_bytes);

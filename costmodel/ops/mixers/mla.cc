@@ -90,9 +90,8 @@ void rotate(Builder& b, const MlaSpec& m, double heads) {
               unfused * assembled);
 }
 
-// DeepSeek sparse attention: a small attention selects index_topk keys per query. Returns their number; 0 without it.
-double index_keys(Builder& b, const MlaSpec& m) {
-  if (m.index_heads <= 0) return 0.0;
+// Linears of DeepSeek sparse attention's indexer.
+void project_indexer(Builder& b, const MlaSpec& m) {
   const std::int64_t h = b.model().hidden_size;
   const double t = b.shape().tokens;
   b.linear({.name = "indexer_wq_b",
@@ -102,9 +101,6 @@ double index_keys(Builder& b, const MlaSpec& m) {
   b.linear({.name = "indexer_wk", .rows = t, .out = m.index_head_dim, .in = h});
   b.linear({.name = "indexer_weights_proj", .rows = t, .out = m.index_heads, .in = h, .quantised = false});
   b.norm("indexer_k_norm", t, m.index_head_dim);
-  select_keys(b, m.index_heads, m.index_head_dim, static_cast<double>(b.options().seq_len), m.index_topk);
-  b.keep("indexer_query", kBf16 * t * static_cast<double>(m.index_heads * m.index_head_dim));
-  return static_cast<double>(m.index_topk);
 }
 
 }  // namespace
@@ -125,9 +121,14 @@ void build(Builder& b, const MlaSpec& m, const LayerSpec&) {
                      .groups = n,
                      .qk_dim = m.qk_head_dim + m.qk_pos_emb_head_dim,
                      .v_dim = m.v_head_dim,
-                     .keys = index_keys(b, m)};
+                     .keys = static_cast<double>(m.index_topk)};
   core.query_freed_by = core.keys_freed_by = {RM::kMlaUpProj};
-  core_attention(b, core);
+  if (m.index_heads > 0) {
+    project_indexer(b, m);
+    sparse_attention(b, core, m.index_heads, m.index_head_dim);
+  } else {
+    core_attention(b, core);
+  }
   b.linear({.name = "linear_proj",
             .lora = LoraModule::kLinearProj,
             .split = Split::kRow,
