@@ -237,6 +237,17 @@ Step compose_step(const ModelSpec& model, const TrainingOptions& options, const 
   return step;
 }
 
+Seconds step_time(const Step& step) {
+  return step_time(step.composition, simulate_makespan(step.composition.times));
+}
+
+std::vector<StageMemory> step_memory(const Step& step) {
+  std::vector<StageMemory> memory;
+  for (std::int64_t rank = 0; rank < step.shape().pp; ++rank)
+    memory.push_back(rank_memory(step.context, step.composition, rank, peak_table(step.shape(), rank)));
+  return memory;
+}
+
 Prediction predict(const Step& step, bool with_detail) {
   const StepContext& context = step.context;
   const Composition& c = step.composition;
@@ -247,14 +258,14 @@ Prediction predict(const Step& step, bool with_detail) {
   p.step_time = step_time(c, timeline.makespan());
   const std::vector<ChunkLedger> by_cause = ledgers_by_cause(c);
   std::vector<Waits> waits;
+  p.memory = step_memory(step);
   for (std::int64_t rank = 0; rank < o.pipeline.pp; ++rank) {
     waits.push_back(rank_waits(c.times, ticks, timeline, rank));
     StagePrediction stage = rank_busy(c, by_cause, rank, waits.back());
     stage.bubble = std::max(Seconds{}, p.step_time - busy(stage));
     stage.peak_chunks_in_flight = peak_in_flight(c.times.shape, rank);
     p.stages.push_back(stage);
-    p.memory.push_back(rank_memory(context, c, rank, peak_table(c.times.shape, rank)));
-    p.peak_memory = std::max(p.peak_memory, p.memory.back().total());
+    p.peak_memory = std::max(p.peak_memory, p.memory[static_cast<std::size_t>(rank)].total());
     if (busy(stage) > busy(p.stages[p.critical_stage])) p.critical_stage = p.stages.size() - 1;
   }
   p.fits = std::all_of(p.memory.begin(), p.memory.end(),
@@ -298,9 +309,7 @@ Imbalance imbalance(const ModelSpec& model, const TrainingOptions& options, cons
   TrainingOptions loaded = options;
   loaded.layer.expert_load *= result.p99_load;
   const Step step = compose_step(model, loaded, hardware);
-  for (std::int64_t rank = 0; rank < step.shape().pp; ++rank)
-    result.p99_memory = std::max(
-        result.p99_memory, rank_memory(step.context, step.composition, rank, peak_table(step.shape(), rank)).total());
+  for (const StageMemory& rank : step_memory(step)) result.p99_memory = std::max(result.p99_memory, rank.total());
   return result;
 }
 

@@ -1,5 +1,6 @@
 #pragma once
 #include <cstddef>
+#include <vector>
 
 #include "costmodel/step/composition.h"
 #include "costmodel/step/prediction.h"
@@ -24,6 +25,10 @@ struct Step {
 /// The options must satisfy planner/rules; sizes that do not divide are a bug of the caller. Layers are split according
 /// to the options' pipeline_layout, or evenly.
 [[nodiscard]] Step compose_step(const ModelSpec& model, const TrainingOptions& options, const Hardware& hardware);
+
+/// Parts of predict() at less cost: the step's time, and the memory of every pipeline rank without what torch reserves.
+[[nodiscard]] Seconds step_time(const Step& step);
+[[nodiscard]] std::vector<StageMemory> step_memory(const Step& step);
 
 /// `with_detail`: also fill StagePrediction::parts, the DetailEntry lines and the step's end.
 [[nodiscard]] Prediction predict(const Step& step, bool with_detail = true);

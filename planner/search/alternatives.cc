@@ -353,7 +353,7 @@ void prefer_on_any_host(const PlanProblem& problem, PlanResult& result, const st
   std::vector<Plan*> all;
   std::vector<Plan> there;  // Fastest plans at those prices, if they make a difference.
   const auto priced = [&](const Plan& plan) {
-    return costmodel::predict(costmodel::compose_step(problem.model, plan.options, hardware), false).step_time;
+    return costmodel::step_time(costmodel::compose_step(problem.model, plan.options, hardware));
   };
   if (priced(result.plans.front()) > (1.0 + p.idle) * result.plans.front().prediction.step_time) {
     PlanProblem other = problem;

@@ -74,12 +74,13 @@ class Collector {
   }
 
   void predict(Change& change) const {
-    const costmodel::Prediction p =
-        costmodel::predict(costmodel::compose_step(problem_.model, change.options, problem_.hardware), false);
-    change.step_time = p.step_time;
-    change.peak_memory = p.peak_memory;
-    change.fits_host = std::ranges::all_of(
-        p.memory, [&](const costmodel::StageMemory& m) { return costmodel::fits_host(m.host, problem_.hardware); });
+    const costmodel::Step step = costmodel::compose_step(problem_.model, change.options, problem_.hardware);
+    change.step_time = costmodel::step_time(step);
+    change.fits_host = true;
+    for (const costmodel::StageMemory& rank : costmodel::step_memory(step)) {
+      change.peak_memory = std::max(change.peak_memory, rank.total());
+      change.fits_host = change.fits_host && costmodel::fits_host(rank.host, problem_.hardware);
+    }
   }
 
   const Problem& problem_;

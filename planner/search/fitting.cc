@@ -247,7 +247,7 @@ bool evaluate(const Problem& problem, Bytes before, FittingChange& change, PeakT
   const Bytes host_memory = problem.hardware.host.memory_per_gpu;
   const bool host_suffices = host_memory <= Bytes{} || change.host <= host_memory;
   change.fits = change.peak_memory <= problem.hardware.hbm_capacity;
-  if (change.fits || always_time) change.step_time = predict(step, false).step_time;
+  if (change.fits || always_time) change.step_time = costmodel::step_time(step);
   return host_suffices;
 }
 

@@ -123,7 +123,7 @@ Insight insight(const Problem& problem, const costmodel::TrainingOptions& option
       s.gain = time_of(result.best) - s.step_time;
     } else {
       const Hardware better = with_more(problem.hardware, s.resource, Insight::kMore);
-      s.step_time = costmodel::predict(costmodel::compose_step(problem.model, options, better), false).step_time;
+      s.step_time = costmodel::step_time(costmodel::compose_step(problem.model, options, better));
       s.gain = prediction.step_time - s.step_time;
     }
   });
