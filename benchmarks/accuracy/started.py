@@ -12,6 +12,7 @@ trained, with what was measured: `validate` reads them, and evidence and interva
 import json
 import math
 import pathlib
+import re
 import statistics
 import sys
 
@@ -75,7 +76,7 @@ def run_rows():
                 reserved['num_alloc_retries'] = retried['a_step']
             gpus = row['run']['num_gpus']
             yield {'check_for_nan_in_loss_and_grad': True} | row['run'] | {  # Megatron's default, before run files said it.
-                'id': f"h200x{gpus}-started-{row['question']}{again}", 'system': row['gpu'].lower(), 'date_or_release': path.stem[:10],
+                'id': f"h200x{gpus}-started-{row['question']}{again}", 'system': row['gpu'].lower(), 'date_or_release': re.search(r'\d{4}-\d\d-\d\d', path.stem)[0],
                 'source': {'title': f"Megatron-LM core_v{row['release']} with Transformer Engine {row['transformer_engine']}, pretrain_gpt.py "
                                     'unmodified, started as foldwise export --trial --balanced writes it',
                            'where': f"{gpus}x {row['gpu']} SXM, driver {row['driver']}", 'table': path.name},
@@ -111,7 +112,26 @@ def table():
               f"{f'{measured:.3f}' if measured else '-'} | {f'{errors[-1]:+.1f}' if measured else '-'} | "
               f"{p['peak_memory_gib']:.1f} / {row['peak_allocated_gib'] or '-'} | {row['peak_reserved_gib'] or '-'} |")
     print(f'\n{len(errors)} runs: {statistics.mean(map(abs, errors)):.1f} % in the mean, bias {statistics.mean(errors):+.1f} %, '
-          f'80 % intervals hold {held}.')
+          f'80 % intervals hold {held}.\n')
+    for path in sorted((ROOT / 'benchmarks/accuracy/starts').glob('*.jsonl')):
+        print(summary(path))
+
+
+def summary(path):
+    """Of a set: first plans, and what is lost against an engineer's layout (its question with an x behind)."""
+    steps, errors, held = {}, [], 0
+    for row in map(json.loads, path.read_text().splitlines()):
+        if not row['step_times_s'] or not trained(row):
+            continue
+        p, measured = row['predicted'], statistics.median(row['step_times_s'])
+        steps[row['question']] = measured
+        if not row['question'].endswith('x'):
+            errors.append(100 * (p['step_time_s'] / measured - 1))
+            held += p['interval_s'][0] <= measured <= p['interval_s'][1]
+    lost = [100 * (step / steps[q + 'x'] - 1) for q, step in steps.items() if q + 'x' in steps]
+    regret = f', of {len(lost)} the slowest beside an engineer\'s {max(lost):+.1f} %' if lost else ''
+    return (f'- {path.stem}: {len(errors)} first plans, {statistics.mean(map(abs, errors)):.1f} % in the mean, '
+            f'bias {statistics.mean(errors):+.1f} %, intervals hold {held}{regret}')
 
 
 def main():

@@ -23,6 +23,7 @@ using Question = std::function<bool()>;  ///< Whether to go on.
 
 Bytes capacity_of(const PlanProblem& problem) { return (1.0 - problem.headroom) * problem.hardware.hbm_capacity; }
 
+constexpr Bytes kUnlimited{1e18};  // Memory of one GPU.
 constexpr std::int64_t kShortestSequence = 128;  ///< Tokens. Shorter sequences are not tried.
 constexpr std::int64_t kMostGpus = 1'000'000, kMostSequences = 16'777'216;  ///< The limits of run files.
 
@@ -69,7 +70,7 @@ class Nearest {
       look(larger, 2.0 * larger.hardware.hbm_capacity);
     if (misses_.empty()) {
       larger.hardware.host.memory_per_gpu = Bytes{};  // Unlimited.
-      look(larger, larger.hardware.hbm_capacity);
+      look(larger, kUnlimited);
     }
     if (misses_.empty()) return Shortage::Cause::kRules;
     // Bisects between memory in which nothing was found and the least memory in which something fits.
