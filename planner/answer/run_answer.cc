@@ -36,10 +36,11 @@ std::string beyond_fit_text(const std::vector<std::string>& lines) {
 
 }  // namespace
 
-RunAnswer run_answer(const Run& run, const Step& step, const std::optional<LongRun>& question) {
+RunAnswer run_answer(const Run& run, const Step& step, const std::optional<LongRun>& question, AnswerPart part) {
   RunAnswer answer;
   answer.prediction = foldwise::predict(run, step);
-  answer.has_reserved = costmodel::add_reserved(step, answer.prediction, {.each = side_by_side});
+  answer.has_reserved =
+      costmodel::add_reserved(step, answer.prediction, {.segments = part == AnswerPart::kAll, .each = side_by_side});
   answer.interval = step_time_interval(built_in_errors(), run, answer.prediction.step_time);
   if (run.model.has_moe()) answer.imbalance = costmodel::imbalance(run.model, run.options, run.hardware);
   answer.fitting = fitting({run.model, run.hardware, run.num_gpus}, run.options);

@@ -31,8 +31,11 @@ struct RunAnswer {
   std::optional<TrainingCost> training;  ///< Set if there is a question.
 };
 
+/// What of an answer is asked for: the screen does not tell what torch reserves without expandable segments.
+enum class AnswerPart { kScreen, kAll };
 /// `step` must be compose(run).
-[[nodiscard]] RunAnswer run_answer(const Run& run, const Step& step, const std::optional<LongRun>& question = {});
+[[nodiscard]] RunAnswer run_answer(const Run& run, const Step& step, const std::optional<LongRun>& question = {},
+                                   AnswerPart part = AnswerPart::kAll);
 [[nodiscard]] nlohmann::json run_answer_json(const Run& run, const RunAnswer& answer);
 /// "deepseek-v3 on 256 gb200-nvl72, schedule 1f1b, 4 pipeline ranks, 64 micro-batches"
 [[nodiscard]] std::string picture_title(const Run& run);

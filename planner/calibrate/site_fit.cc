@@ -113,7 +113,7 @@ Eigen::MatrixXd other_errors(const std::vector<SiteRun>& list, const ErrorModel&
   for (Eigen::Index i = 0; i < n; ++i) {
     const Run& run = list[static_cast<std::size_t>(i)].run;
     const costmodel::Step step = costmodel::compose_step(run.model, run.options, run.hardware);
-    for (const auto& [name, exposed] : exposure(run, costmodel::predict(step, false).step_time))
+    for (const auto& [name, exposed] : exposure(run, costmodel::step_time(step)))
       if (is_site(name)) result(i, i) += std::pow(kRunSd * exposed, 2);
   }
   return result;

@@ -42,10 +42,12 @@ int predict(const PredictOptions& options) {
   diagnostics.throw_if_any();
   const planner::Run run = planner::load_run(options.file, planner::find_release(options.release));
   const costmodel::Step step = foldwise::compose(run);
-  const planner::RunAnswer answer = planner::run_answer(run, step, question);
+  const bool has_page = !options.html.empty(), in_json = options.format == "json";
+  const bool screen_alone = !has_page && !in_json && options.explain.empty();
+  const planner::RunAnswer answer =
+      planner::run_answer(run, step, question, screen_alone ? planner::AnswerPart::kScreen : planner::AnswerPart::kAll);
   if (!answer.has_reserved)
     print_note("what torch's allocator reserves is left out: this run allocates too often for that");
-  const bool has_page = !options.html.empty(), in_json = options.format == "json";
   const nlohmann::json whole = has_page || in_json ? planner::run_answer_json(run, answer) : nlohmann::json();
   const auto text = [&] { return planner::run_answer_text(run, answer, screen_of_stdout(), options.explain); };
   print_and_write([&] { in_json ? print_result(whole) : print_result(text()); },

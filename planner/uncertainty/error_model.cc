@@ -95,7 +95,7 @@ Exposure mechanisms(const Run& run) {
 
 double slope(const Run& run, Seconds step_time, Resource resource, double factor) {
   const costmodel::Hardware changed = with_more(run.hardware, resource, factor);
-  const Seconds then = costmodel::predict(costmodel::compose_step(run.model, run.options, changed), false).step_time;
+  const Seconds then = costmodel::step_time(costmodel::compose_step(run.model, run.options, changed));
   return std::log((then / step_time).to<double>()) / std::log(factor);
 }
 
@@ -186,7 +186,7 @@ double more_on_virtual_machine(const Run& run, Seconds step_time) {
   if (!host || run.hardware.site) return 0.0;
   costmodel::Hardware hardware = run.hardware;
   hardware.host = *host;
-  const Seconds then = costmodel::predict(costmodel::compose_step(run.model, run.options, hardware), false).step_time;
+  const Seconds then = costmodel::step_time(costmodel::compose_step(run.model, run.options, hardware));
   return std::max(0.0, std::log((then / step_time).to<double>()));
 }
 
