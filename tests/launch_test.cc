@@ -516,6 +516,26 @@ TEST(Export, ChangesMakeTheOtherStart) {
   EXPECT_EQ((ArgumentChange{"NVTE_CPU_OFFLOAD_V1", std::nullopt, "1"}.text()), "NVTE_CPU_OFFLOAD_V1=1");
 }
 
+// Has Megatron a number to multiply the loss of sparse attention's indexer by? Its default, none, is a TypeError in the
+// first forward (core_v0.16.1, transformer/experimental_attention_variant/dsa.py:250).
+TEST(Export, OfSparseAttentionSaysTheLossOfItsIndexer) {
+  Random random(18);
+  for (const char* model : {"deepseek-v3.2", "glm-5"}) {
+    int written = 0;
+    for (int i = 0; i < 100 && written == 0; ++i) {
+      const auto run = random_run(model, "gb200-nvl72", random);
+      if (!run) continue;
+      try {
+        const std::string text = launch_text(launch_of(*run), LaunchTarget::kMegatronLm);
+        EXPECT_NE(text.find("--dsa-indexer-loss-coeff 0.001"), std::string::npos) << text;
+        ++written;
+      } catch (const config::ConfigError&) {  // Another release or layout is needed.
+      }
+    }
+    EXPECT_EQ(written, 1) << model;
+  }
+}
+
 // Is a job asked for in whole NVLink domains where Slurm can give it so? It refuses segments that do not divide the
 // nodes.
 TEST(Export, SegmentsDivideTheNodes) {

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "planner/launch/layer_lists.h"
+#include "planner/models/models.h"
 
 namespace foldwise::planner {
 
@@ -95,7 +96,8 @@ class Writer {
       if (std::holds_alternative<costmodel::CompressedSpec>(mixer))
         refuse("no argument of Megatron-LM sets compressed attention");
     }
-    for (const std::string& part : model_.approximated) refuse(fmt::format("Megatron-Core has no {}", part));
+    for (const std::string& part : model_.approximated)
+      if (part != kSparseAttention) refuse(fmt::format("Megatron-Core has no {}", part));
     if (model_.sandwich_norms) refuse("no argument of Megatron-LM sets norms behind attention and MLP");
     if (softmax > 1) refuse("Megatron's arguments give all layers one geometry of attention");
   }
@@ -128,6 +130,10 @@ class Writer {
     set("dsa_indexer_n_heads", mla.index_heads);
     set("dsa_indexer_head_dim", mla.index_head_dim);
     set("dsa_indexer_topk", mla.index_topk);
+    set("apply_rope_fusion", false);  // Megatron requires it (core_v0.16.1, transformer_config.py:1991).
+    // Until 0.18.2 Megatron's default, none, ends the first forward in a TypeError (core_v0.16.1,
+    // transformer/experimental_attention_variant/dsa.py:250). This is Megatron-Bridge's of GLM-5 (glm5_bridge.py:140).
+    set("dsa_indexer_loss_coeff", 0.001);
   }
 
   void write_gdn(const GatedDeltaNetSpec& gdn) {

@@ -6,6 +6,7 @@
 #include <variant>
 
 #include "planner/models/families.h"
+#include "planner/models/models.h"
 
 namespace foldwise::planner {
 
@@ -160,6 +161,13 @@ void ConfigReader::read_experts(std::string_view key, std::string_view ffn_key) 
   spec.moe.router_group_topk = in.integer_or("topk_group", 1, 1, kMaxExperts);
 }
 
+void ConfigReader::read_indexer(costmodel::MlaSpec& mla) {
+  mla.index_heads = in.required_integer("index_n_heads", 1, kMaxHeads);
+  mla.index_head_dim = width("index_head_dim");
+  mla.index_topk = in.required_integer("index_topk", 1, kMaxPositions);
+  spec.approximated.emplace_back(kSparseAttention);
+}
+
 /// Bridge: multi-latent attention with norms of the compressed tensors. DeepSeek-V3.2 and GLM-5 add an indexer.
 costmodel::MlaSpec ConfigReader::read_latent() {
   costmodel::MlaSpec mla{.heads = in.required_integer("num_attention_heads", 1, kMaxHeads),
@@ -171,12 +179,7 @@ costmodel::MlaSpec ConfigReader::read_latent() {
                          .qk_layernorm = true};
   const auto key_value_heads = in.integer("num_key_value_heads", 1, kMaxHeads);
   const auto whole_head = in.integer("qk_head_dim", 1, kMaxWidth);
-  if (in.boolean_or("sparse_attention", in.has("index_n_heads"))) {
-    mla.index_heads = in.required_integer("index_n_heads", 1, kMaxHeads);
-    mla.index_head_dim = width("index_head_dim");
-    mla.index_topk = in.required_integer("index_topk", 1, kMaxPositions);
-    spec.approximated.emplace_back("DeepSeek sparse attention");
-  }
+  if (in.boolean_or("sparse_attention", in.has("index_n_heads"))) read_indexer(mla);
   if (in.boolean_or("mla_use_output_gate", false)) {  // Kimi-K3.
     spec.notes.lines.emplace_back("the output gate of multi-latent attention is left out");
     spec.approximated.emplace_back("output gate of latent attention");

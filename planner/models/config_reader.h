@@ -33,8 +33,9 @@ struct ConfigReader {
   void read_activation(std::string_view key, bool gated_by_default);
   void read_experts(std::string_view key, std::string_view ffn_key);
   [[nodiscard]] costmodel::MlaSpec read_latent();
-  void read_all_experts();  ///< Including shared and latent experts.
-  void read_common();       ///< Norms, activation, biases.
+  void read_indexer(costmodel::MlaSpec& mla);  ///< Of DeepSeek sparse attention.
+  void read_all_experts();                     ///< Including shared and latent experts.
+  void read_common();                          ///< Norms, activation, biases.
   [[nodiscard]] costmodel::GatedDeltaNetSpec read_gated_delta_net();
   [[nodiscard]] std::int64_t width(std::string_view key) { return in.required_integer(key, 1, kMaxWidth); }
   [[nodiscard]] std::int64_t optional_width(std::string_view key) { return in.integer_or(key, 0, 0, kMaxWidth); }

@@ -21,11 +21,7 @@ costmodel::MlaSpec read_mla(ConfigReader& c) {
                          .qk_pos_emb_head_dim = c.width("qk_rope_head_dim"),
                          .v_head_dim = c.width("v_head_dim"),
                          .qk_layernorm = c.in.boolean_or("use_qk_norm", false)};
-  if (c.in.has("index_n_heads")) {
-    mla.index_heads = c.in.required_integer("index_n_heads", 1, kMaxHeads);
-    mla.index_head_dim = c.width("index_head_dim");
-    mla.index_topk = c.in.required_integer("index_topk", 1, kMaxPositions);
-  }
+  if (c.in.has("index_n_heads")) c.read_indexer(mla);
   return mla;
 }
 

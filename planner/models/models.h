@@ -8,6 +8,9 @@
 
 namespace foldwise::planner {
 
+/// In ModelSpec::approximated, because no run of it sets a number. It is priced as Megatron runs it, which exports it.
+inline constexpr std::string_view kSparseAttention = "DeepSeek sparse attention";
+
 /// Names of the built-in models, sorted: the stems of planner/models/data/*.json.
 [[nodiscard]] std::vector<std::string> built_in_models();
 
