@@ -237,9 +237,7 @@ Step compose_step(const ModelSpec& model, const TrainingOptions& options, const 
   return step;
 }
 
-Seconds step_time(const Step& step) {
-  return step_time(step.composition, simulate_makespan(step.composition.times));
-}
+Seconds step_time(const Step& step) { return step_time(step.composition, simulate_makespan(step.composition.times)); }
 
 std::vector<StageMemory> step_memory(const Step& step) {
   std::vector<StageMemory> memory;

@@ -23,7 +23,7 @@ using Question = std::function<bool()>;  ///< Whether to go on.
 
 Bytes capacity_of(const PlanProblem& problem) { return (1.0 - problem.headroom) * problem.hardware.hbm_capacity; }
 
-constexpr Bytes kUnlimited{1e18};  // Memory of one GPU.
+constexpr Bytes kUnlimited{1e18};                // Memory of one GPU.
 constexpr std::int64_t kShortestSequence = 128;  ///< Tokens. Shorter sequences are not tried.
 constexpr std::int64_t kMostGpus = 1'000'000, kMostSequences = 16'777'216;  ///< The limits of run files.
 
