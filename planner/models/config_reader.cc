@@ -338,7 +338,7 @@ void read_unknown(config::ObjectReader in, const std::string& type, costmodel::M
   if (mistakes.ok()) {
     read.notes.lines.insert(
         read.notes.lines.begin(),
-        fmt::format("model_type \"{}\" is not known; its keys are those of \"{}\", as which it is read", type,
+        fmt::format(R"(model_type "{}" is not known; its keys are those of "{}", as which it is read)", type,
                     family.model_type));
     spec = std::move(read);
     return;
