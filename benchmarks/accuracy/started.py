@@ -58,16 +58,35 @@ def trained(row):
     return len(losses) > 1 and all(map(math.isfinite, losses + norms)) and losses[-1] < losses[0]
 
 
-def rows():
+def sets():
     for path in sorted((ROOT / 'benchmarks/accuracy/starts').glob('*.jsonl')):
-        yield from map(json.loads, path.read_text().splitlines())
+        yield path, [json.loads(line) for line in path.read_text().splitlines()]
+
+
+def measured_step(row):
+    """Seconds of a run that counts; None for another."""
+    return statistics.median(row['step_times_s']) if row['step_times_s'] and trained(row) else None
+
+
+def error_pct(row):
+    return 100 * (row['predicted']['step_time_s'] / measured_step(row) - 1)
+
+
+def held(row):
+    low, high = row['predicted']['interval_s']
+    return low <= measured_step(row) <= high
+
+
+def sum_up(rows):
+    errors = [error_pct(row) for row in rows]
+    return f'{statistics.mean(map(abs, errors)):.1f} % in the mean, bias {statistics.mean(errors):+.1f} %', sum(map(held, rows))
 
 
 def run_rows():
     """Run files of the starts on H200 that trained."""
-    for path in sorted((ROOT / 'benchmarks/accuracy/starts').glob('*.jsonl')):
-        for row in map(json.loads, path.read_text().splitlines()):
-            if not row['step_times_s'] or not trained(row):
+    for path, rows in sets():
+        for row in rows:
+            if measured_step(row) is None:
                 continue
             again = '-again' if 'again' in path.stem else ''
             retried = row.get('alloc_retries') or {'before': 0, 'a_step': 0}
@@ -81,7 +100,7 @@ def run_rows():
                                     'unmodified, started as foldwise export --trial --balanced writes it',
                            'where': f"{gpus}x {row['gpu']} SXM, driver {row['driver']}", 'table': path.name},
                 'host': path.stem, 'chosen': True,
-                'measured': {'step_time_s': statistics.median(row['step_times_s']), 'step_times_s': row['step_times_s'],
+                'measured': {'step_time_s': measured_step(row), 'step_times_s': row['step_times_s'],
                              'peak_memory_gib': row['peak_allocated_gib'], **reserved}}
 
 
@@ -98,40 +117,30 @@ def text_of(run):
 def table():
     print('| question | plan | Megatron-Core, GPU | result | step s, predicted [80 %] | measured | error % | allocated GiB, predicted / measured | reserved GiB |')
     print('| --- | --- | --- | --- | --- | --- | --- | --- | --- |')
-    errors, held = [], 0
-    for row in rows():
-        p, measured = row['predicted'], None
-        if row['step_times_s'] and trained(row):
-            measured = statistics.median(row['step_times_s'])
-            errors.append(100 * (p['step_time_s'] / measured - 1))
-            held += p['interval_s'][0] <= measured <= p['interval_s'][1]
+    every = [row for _, rows in sets() for row in rows]
+    for row in every:
+        p, measured = row['predicted'], measured_step(row)
         again = (row.get('alloc_retries') or {}).get('a_step')
         result = ('trains, memory given back in every step' if again else 'trains') if measured else 'stopped: ' + (row['error'] or row['status']).split('] ')[-1][:90]
         print(f"| {row['question']} | {text_of(row['run'])} | {row['release']}, {row['gpu']} | {result} | "
               f"{p['step_time_s']:.3f} [{p['interval_s'][0]:.3f}, {p['interval_s'][1]:.3f}] | "
-              f"{f'{measured:.3f}' if measured else '-'} | {f'{errors[-1]:+.1f}' if measured else '-'} | "
+              f"{f'{measured:.3f}' if measured else '-'} | {f'{error_pct(row):+.1f}' if measured else '-'} | "
               f"{p['peak_memory_gib']:.1f} / {row['peak_allocated_gib'] or '-'} | {row['peak_reserved_gib'] or '-'} |")
-    print(f'\n{len(errors)} runs: {statistics.mean(map(abs, errors)):.1f} % in the mean, bias {statistics.mean(errors):+.1f} %, '
-          f'80 % intervals hold {held}.\n')
-    for path in sorted((ROOT / 'benchmarks/accuracy/starts').glob('*.jsonl')):
-        print(summary(path))
+    counted = [row for row in every if measured_step(row)]
+    text, inside = sum_up(counted)
+    print(f'\n{len(counted)} runs: {text}, 80 % intervals hold {inside}.\n')
+    for path, rows in sets():
+        print(summary(path.stem, rows))
 
 
-def summary(path):
+def summary(name, rows):
     """Of a set: first plans, and what is lost against an engineer's layout (its question with an x behind)."""
-    steps, errors, held = {}, [], 0
-    for row in map(json.loads, path.read_text().splitlines()):
-        if not row['step_times_s'] or not trained(row):
-            continue
-        p, measured = row['predicted'], statistics.median(row['step_times_s'])
-        steps[row['question']] = measured
-        if not row['question'].endswith('x'):
-            errors.append(100 * (p['step_time_s'] / measured - 1))
-            held += p['interval_s'][0] <= measured <= p['interval_s'][1]
+    steps = {row['question']: measured_step(row) for row in rows if measured_step(row)}
+    first = [row for row in rows if row['question'] in steps and not row['question'].endswith('x')]
+    text, inside = sum_up(first)
     lost = [100 * (step / steps[q + 'x'] - 1) for q, step in steps.items() if q + 'x' in steps]
     regret = f', of {len(lost)} the slowest beside an engineer\'s {max(lost):+.1f} %' if lost else ''
-    return (f'- {path.stem}: {len(errors)} first plans, {statistics.mean(map(abs, errors)):.1f} % in the mean, '
-            f'bias {statistics.mean(errors):+.1f} %, intervals hold {held}{regret}')
+    return f'- {name}: {len(first)} first plans, {text}, intervals hold {inside}{regret}'
 
 
 def main():

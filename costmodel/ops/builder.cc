@@ -197,8 +197,8 @@ void Builder::quantise(std::string_view name, Phase phase, double elements, std:
   const bool together = tensors <= 1 || recipe().split_quantize == SplitQuantize::kAlways ||
                         (recipe().split_quantize == SplitQuantize::kInTwoLayouts && layouts == 2);
   const auto kernels = static_cast<int>(together ? 1 : tensors);
-  // Zero, amax, and scale from it. Only amax reads the tensor.
   const auto count = static_cast<std::int32_t>(tensors);
+  // Zero, amax, and scale from it. Only amax reads the tensor.
   if (recipe().amax_pass)
     add(name, phase, MemoryWork{MemoryOp::kAmax, Bytes{2.0 * elements}, kernels}, 3 * kernels).quantised = count;
   add(name, phase, MemoryWork{MemoryOp::kQuantize, Bytes{(2.0 + written) * elements}, kernels}, kernels).quantised =
