@@ -3,6 +3,7 @@
 
   python3 benchmarks/accuracy/started.py                  the table of benchmarks/accuracy/started.md
   python3 benchmarks/accuracy/started.py --rows > benchmarks/accuracy/hosts/h200_started.json
+  python3 benchmarks/accuracy/started.py --outside        what starts hold beside torch's memory, and what explains it
   python3 benchmarks/accuracy/started.py --add RUNS.jsonl PLANS RELEASE GPU > benchmarks/accuracy/starts/NAME.jsonl
 
 A row is a start: the plan's run file, what was predicted before it ran, and what the run's log says. A run counts as
@@ -32,6 +33,12 @@ def retries(record):
     return before, max(steps, default=0)
 
 
+def outside(record):
+    """Most GiB of a rank's device that torch had not reserved when the run ended."""
+    used = zip(record['device_used_end_bytes'], record['steady_reserved_bytes'])
+    return max((round((all_of_it - torch) / GIB, 2) for all_of_it, torch in used if all_of_it and torch), default=None)
+
+
 def row_of(record, plans, release, gpu):
     question, _, plan = record['name'].partition('-')
     answer = json.loads((plans / f'{question}.json').read_text())
@@ -47,9 +54,10 @@ def row_of(record, plans, release, gpu):
                       'interval_s': [round(x, 4) for x in predicted['interval']['step_time_s']],
                       'peak_memory_gib': round(predicted['peak_memory_gib'], 2)},
         'status': record['status'],
-        'error': next((e.strip() for e in (record.get('errors') or []) if 'Error' in e and 'ChildFailed' not in e), None),
+        'error': next((e.strip() for e in (record.get('errors') or []) if re.match(r'(\[rank\d+\]: )?[\w.]*Error: ', e.strip())), None),
         'step_times_s': [round(t / 1e3, 4) for t in record['step_ms_timed']],
         'peak_allocated_gib': largest(record['peak_alloc_bytes']), 'peak_reserved_gib': largest(record['peak_reserved_bytes']),
+        'outside_torch_gib': outside(record),
         'alloc_retries': {'before': before, 'a_step': each}, 'loss': record['loss'], 'grad_norm': record['grad_norm']}
 
 
@@ -121,7 +129,7 @@ def table():
     for row in every:
         p, measured = row['predicted'], measured_step(row)
         again = (row.get('alloc_retries') or {}).get('a_step')
-        result = ('trains, memory given back in every step' if again else 'trains') if measured else 'stopped: ' + (row['error'] or row['status']).split('] ')[-1][:90]
+        result = ('trains, memory given back in every step' if again else 'trains') if measured else 'stopped: ' + re.sub(r'^\[rank\d+\]: ', '', row['error'] or row['status'])[:90]
         print(f"| {row['question']} | {text_of(row['run'])} | {row['release']}, {row['gpu']} | {result} | "
               f"{p['step_time_s']:.3f} [{p['interval_s'][0]:.3f}, {p['interval_s'][1]:.3f}] | "
               f"{f'{measured:.3f}' if measured else '-'} | {f'{error_pct(row):+.1f}' if measured else '-'} | "
@@ -143,7 +151,45 @@ def summary(name, rows):
     return f'- {name}: {len(first)} first plans, {text}, intervals hold {inside}{regret}'
 
 
+def outside_terms(run):
+    """What rank_memory.cc multiplies with the profile's overheads: context, moe_kernels, communicator, peer."""
+    size = {name: run.get(name, 1) for name in ('tp', 'cp', 'pp', 'ep')}
+    many = {name: int(n > 1) for name, n in size.items()}
+    sends = min(size['ep'] - 1, 7) if run.get('dispatcher') == 'alltoall' else 0
+    return [1, int(run['moe']), int(run['num_gpus'] > 1) + many['tp'] + many['cp'] + many['pp'] + 2 * many['ep'],
+            min(size['cp'] - 1, 7) + many['pp'] + sends]
+
+
+def is_moe(run):
+    """Of a run's model; the runs' models without experts are few."""
+    return not re.match(r'llama|mini-llama|qwen2\.5|qwen3-(8|14|32)b$|mistral', run['model'])
+
+
+def outside_rows():
+    for _, rows in sets():
+        yield from ((row['question'], row['run'], row['outside_torch_gib']) for row in rows if row.get('outside_torch_gib') and measured_step(row))
+    for run in json.loads((ROOT / 'benchmarks/accuracy/runs/h200x4_te_runs.json').read_text()):
+        ranks = zip(run['measured']['device_used_gib_per_rank'], run['measured']['peak_reserved_gib_per_rank'])
+        yield run['id'], run, statistics.median(used - torch for used, torch in ranks)
+
+
+def fit_outside():
+    import numpy  # Only here.
+    rows = list(outside_rows())
+    terms = numpy.array([outside_terms(run | {'moe': is_moe(run)}) for _, run, _ in rows], float)
+    held = numpy.array([gib for _, _, gib in rows])
+    sizes, *_ = numpy.linalg.lstsq(terms, held, rcond=None)
+    left = terms @ sizes - held
+    for name, size in zip(('context', 'moe_kernels', 'communicator', 'peer'), sizes):
+        print(f'/overheads/{name} = {size:.2f} GiB')
+    worst = max(range(len(rows)), key=lambda i: abs(left[i]))
+    print(f'{len(rows)} runs, {math.sqrt((left ** 2).mean()):.2f} GiB off (rms), at most {left[worst]:+.2f} ({rows[worst][0]})')
+
+
 def main():
+    if sys.argv[1:2] == ['--outside']:
+        fit_outside()
+        return
     if sys.argv[1:2] == ['--add']:
         records, plans, release, gpu = sys.argv[2:6]
         for line in open(records):

@@ -228,8 +228,10 @@ inline constexpr std::array<HostPrice, 21> kHostPrices{{{"launch", &HostSpec::la
 
 /// Device memory that no tensor of the op list accounts for.
 struct MemoryOverheads {
-  Bytes context{};             ///< CUDA context and driver.
-  Bytes nccl{};                ///< Communicator buffers.
+  Bytes context{};             ///< CUDA context, driver, and the kernels that every training loads.
+  Bytes moe_kernels{};         ///< Kernels that MoE layers load in addition.
+  Bytes communicator{};        ///< Buffers of a NCCL communicator's collectives.
+  Bytes peer{};                ///< Buffers for what a NCCL communicator sends to and receives from one other rank.
   Bytes workspace{};           ///< One cuBLAS handle.
   double fragmentation = 0.0;  ///< Share of the allocated activations that the caching allocator reserves in addition.
   bool operator==(const MemoryOverheads&) const = default;

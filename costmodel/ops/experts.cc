@@ -16,7 +16,7 @@ using OM = OffloadModule;
 void clamp(Builder& b, double elements) {
   b.op_pair("activation_clamp", SoftwareWork{SoftwareKernel::kActivationClampForward, elements},
             SoftwareWork{SoftwareKernel::kActivationClampBackward, elements}, 3, 7);
-  b.keep_for(1, "clamped", kBf16 * elements, {RM::kMoe, RM::kMoeAct});
+  b.keep_for(1, "clamped", kBf16 * elements, {RM::kMoe, RM::kMoeAct}, {OM::kMoeAct});
   b.backward_transient({kBf16 * elements, kBf16 * elements});
 }
 

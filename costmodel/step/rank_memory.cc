@@ -101,6 +101,22 @@ Bytes dispatcher_buffers(const StepContext& context, const Composition& c, std::
   return {};
 }
 
+// NCCL's buffers, in terms that explain the device memory beside torch's of 63 runs within 0.09 GiB, rms
+// (benchmarks/accuracy/started.py --outside): one communicator each for data parallelism, TP, CP and PP, two for EP,
+// and buffers for each rank that a rank sends to. NCCL divides its channels among many such ranks, so that those beyond
+// a node of eight are taken to need none.
+Bytes nccl_buffers(const StepContext& context) {
+  constexpr std::int64_t kMostPeers = 7;
+  const TrainingOptions& o = context.options;
+  const Layout l = o.layout();
+  const auto peers = [&](std::int64_t ranks) { return static_cast<double>(std::min(ranks - 1, kMostPeers)); };
+  const double communicators = (l.world() > 1 ? 1.0 : 0.0) + (l.tp > 1 ? 1.0 : 0.0) + (l.cp > 1 ? 1.0 : 0.0) +
+                               (l.pp > 1 ? 1.0 : 0.0) + (l.ep > 1 ? 2.0 : 0.0);
+  const double sent_to = peers(l.cp) + peers(std::min<std::int64_t>(l.pp, 2)) +
+                         (o.layer.dispatcher == Dispatcher::kAllToAll ? peers(l.ep) : 0.0);
+  return communicators * context.hardware.overheads.communicator + sent_to * context.hardware.overheads.peer;
+}
+
 // All memory except the activations of chunks in flight.
 StageMemory fixed_memory(const StepContext& context, const Composition& c, std::int64_t rank) {
   const TrainingOptions& o = context.options;
@@ -127,8 +143,9 @@ StageMemory fixed_memory(const StepContext& context, const Composition& c, std::
   memory.allocated_between_steps = rest + fixed.gradient_copies;
   memory.allocated_in_optimizer = rest + fixed.step_extra;
   memory.allocated_beside_chunks = memory.allocated();
-  memory.cuda_context = context.hardware.overheads.context;
-  memory.nccl = context.hardware.overheads.nccl;
+  const MemoryOverheads& beside = context.hardware.overheads;
+  memory.cuda_context = beside.context + (context.model.has_moe() ? beside.moe_kernels : Bytes{});
+  memory.nccl = nccl_buffers(context);
   memory.dispatcher_buffers = dispatcher_buffers(context, c, rank);
   memory.holes = fixed.holes;
   return memory;

@@ -444,8 +444,12 @@ std::vector<Field> fields(const json& merged) {
 
   add("/overheads/context", size_dimension, Range::kNotNegative, true,
       [](Hardware& hw, double v) { hw.overheads.context = Bytes{v}; });
-  add("/overheads/nccl", size_dimension, Range::kNotNegative, true,
-      [](Hardware& hw, double v) { hw.overheads.nccl = Bytes{v}; });
+  add("/overheads/moe_kernels", size_dimension, Range::kNotNegative, true,
+      [](Hardware& hw, double v) { hw.overheads.moe_kernels = Bytes{v}; });
+  add("/overheads/communicator", size_dimension, Range::kNotNegative, true,
+      [](Hardware& hw, double v) { hw.overheads.communicator = Bytes{v}; });
+  add("/overheads/peer", size_dimension, Range::kNotNegative, true,
+      [](Hardware& hw, double v) { hw.overheads.peer = Bytes{v}; });
   add("/overheads/workspace", size_dimension, Range::kNotNegative, true,
       [](Hardware& hw, double v) { hw.overheads.workspace = Bytes{v}; });
   add("/overheads/fragmentation", ratio_dimension, Range::kNotNegative, true,

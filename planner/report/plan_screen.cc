@@ -248,6 +248,8 @@ std::string plan_screen(const PlanProblem& problem, const PlanResult& result, co
     head += one_line_of(screen, "Needs", {needs});
   head += memory_lines(screen, run, first.prediction,
                        problem.model.has_moe() ? std::optional(first.imbalance) : std::nullopt);
+  if (const std::string note = pressed_note(first.prediction, problem.hardware.hbm_capacity); !note.empty())
+    head += line_of(screen, "Allocator", {note});
   head += time_lines(screen, first.prediction) + evidence_line(screen, run);
   head += numerics_line(screen, first.options, other_states(result));
   if (!first.preferred.empty()) head += line_of(screen, "Why first", {first.preferred});

@@ -246,7 +246,7 @@ std::string pressed_note(const Prediction& prediction, Bytes capacity) {
       std::ranges::any_of(prediction.memory, [](const StageMemory& memory) { return memory.pressure.every_step; });
   return fmt::format("expandable segments, context and NCCL would take {} GiB: torch has to give memory back {}",
                      gib(used),
-                     every_step ? "as it runs, which takes time that is not predicted (plan --headroom leaves more)"
+                     every_step ? "in every step; such runs took up to eight times as long, or ran out of memory"
                                 : "in the first steps; later ones have room");
 }
 

@@ -177,8 +177,6 @@ struct SearchParameters {
   double certain_share = 0.97;
   /// [2, 8] Bisections of the share of memory in which a plan runs.
   int reserve_halvings = 4;
-  /// [1, 2] Runs that gave memory back took up to this many times as long (benchmarks/accuracy/journal.md#memory-gone).
-  double worth_pressure = 1.25;
   /// [1, 10] Most repetitions of the search. Each leaves out the first plan of the one before.
   int reserve_searches = 4;
   /// [0, 5] Further repetitions, with a smaller reserve than that plan needs, because other plans need less.

@@ -45,9 +45,9 @@ void build(Builder& b, const GqaSpec& g, const LayerSpec& layer) {
   if (g.qk_layernorm) {
     b.step();
     b.norm("q_layernorm", ta * heads, g.head_dim);
-    b.keep("query_before_norm", 2.0 * ta * heads * d);
+    b.keep("query_before_norm", 2.0 * ta * heads * d, {}, {OffloadModule::kQkvLinear});
     b.norm("k_layernorm", ta * groups, g.head_dim);
-    if (te) b.keep("key_before_norm", 2.0 * ta * groups * d);
+    if (te) b.keep("key_before_norm", 2.0 * ta * groups * d, {}, {OffloadModule::kQkvLinear});
   }
   rope(b, ta * (heads + groups) * d);
   if (!te) b.keep("rope_cos_sin", 8.0 * static_cast<double>(o.seq_len) / static_cast<double>(o.cp) * d);
