@@ -114,35 +114,40 @@ std::function<bool(const planner::Progress&)> progress_in(ProgressLines& lines) 
 
 using Files = std::map<std::string, std::string>;  ///< File contents by name.
 
-/// Adds STEM.flags and STEM.sbatch of a plan. Notes what Megatron's arguments cannot express on stderr.
-void add_launch(Files& files, const fs::path& folder, const std::string& stem, const planner::Run& run) {
+/// Stems of runs that Megatron's arguments cannot express, by what says so.
+using Refused = std::map<std::string, std::vector<std::string>>;
+
+/// Adds STEM.json of a run, and STEM.flags and STEM.sbatch if Megatron's arguments can express it.
+void add_run(Files& files, Refused& refused, const fs::path& folder, const std::string& stem, const std::string& text) {
+  files[stem + ".json"] = text + '\n';
+  const planner::Run run = foldwise::parse_run(text, (folder / (stem + ".json")).string());
   try {
     const planner::Launch launch = planner::launch_of(run);
     files[stem + ".flags"] = planner::launch_text(launch, planner::LaunchTarget::kMegatronLm);
     files[stem + ".sbatch"] = planner::launch_text(launch, planner::LaunchTarget::kSlurm);
-  } catch (const config::ConfigError& refused) {
-    print_note(fmt::format("{}: no arguments start it:\n{}", (folder / stem).string(), refused.what()));
+  } catch (const config::ConfigError& error) {
+    refused[error.what()].push_back(stem);
   }
-}
-
-void add_run(Files& files, const fs::path& folder, const std::string& stem, const std::string& text) {
-  files[stem + ".json"] = text + '\n';
-  add_launch(files, folder, stem, foldwise::parse_run(text, (folder / (stem + ".json")).string()));
 }
 
 /// Run file and launch files of each plan and of each suggested run: plan-1.json, .flags, .sbatch, suggest-1.json ...
 Files files_of(const fs::path& folder, const planner::PlanAnswer& answer) {
   Files files;
+  Refused refused;
   const std::vector<planner::Plan>& plans = answer.answered.result.plans;
   for (std::size_t i = 0; i < plans.size(); ++i)
-    add_run(files, folder, fmt::format("plan-{}", i + 1), foldwise::run_file(answer.answered.problem, plans[i]));
+    add_run(files, refused, folder, fmt::format("plan-{}", i + 1),
+            foldwise::run_file(answer.answered.problem, plans[i]));
   const std::vector<planner::Plan>& unproven = answer.answered.result.unproven;
   for (std::size_t i = 0; i < unproven.size(); ++i)
-    add_run(files, folder, fmt::format("unproven-{}", i + 1), foldwise::run_file(answer.answered.problem, unproven[i]));
+    add_run(files, refused, folder, fmt::format("unproven-{}", i + 1),
+            foldwise::run_file(answer.answered.problem, unproven[i]));
   if (answer.decision && answer.decision->suggestions)
     for (std::size_t i = 0; i < answer.decision->suggestions->size(); ++i)
-      add_run(files, folder, fmt::format("suggest-{}", i + 1),
+      add_run(files, refused, folder, fmt::format("suggest-{}", i + 1),
               planner::write_run((*answer.decision->suggestions)[i].run).dump(2));
+  for (const auto& [why, stems] : refused)
+    print_note(fmt::format("{}: no arguments start {}:\n{}", folder.string(), fmt::join(stems, ", "), why));
   return files;
 }
 
@@ -209,9 +214,21 @@ std::vector<std::string> defaults_of(const CLI::App& command, const planner::Pla
   return list;
 }
 
+/// What Megatron's arguments cannot express in plan 1, the first of it; empty if it can be exported.
+std::string not_exported(const planner::PlanAnswer& answer) {
+  if (answer.answered.result.plans.empty()) return "";
+  try {
+    const std::string text = foldwise::run_file(answer.answered.problem, answer.answered.result.plans.front());
+    static_cast<void>(planner::launch_of(foldwise::parse_run(text, "plan-1.json")));
+    return "";
+  } catch (const config::ConfigError& error) {
+    return error.diagnostics().front().message;
+  }
+}
+
 /// Commands for plan 1, to be copied.
 std::vector<std::string> next_of(const PlanOptions& options, const planner::PlanAnswer& answer) {
-  if (answer.answered.result.plans.empty()) return {};
+  if (answer.answered.result.plans.empty() || !not_exported(answer).empty()) return {};
   const std::string folder = options.out.empty() ? "plans" : options.out;
   std::vector<std::string> list;
   if (options.out.empty()) list.push_back(command_line() + " --out " + folder);
@@ -251,6 +268,7 @@ int plan(const PlanOptions& options, const CLI::App& command) {
                                       .about = "",
                                       .defaults = defaults_of(command, answer.answered.problem),
                                       .next = next_of(options, answer),
+                                      .not_exported = not_exported(answer),
                                       .most_lines = command.count("--top") > 0 ? 0 : planner::PlanScreen{}.most_lines},
                                      explain);
   };

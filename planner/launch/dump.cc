@@ -330,6 +330,55 @@ std::optional<TestCase> read_test_case(const std::string& text, const std::strin
   return TestCase{};
 }
 
+namespace {
+
+/// Adds the arguments of a section. `depth`: levels that may follow.
+void add_section(const YAML::Node& section, int depth, std::vector<Argument>& arguments) {
+  for (const auto& member : section) {
+    if (member.second.IsMap()) {
+      if (depth > 0) add_section(member.second, depth - 1, arguments);
+      continue;
+    }
+    const std::string name = member.first.Scalar();
+    if (name == "tokenizer_type" || name == "distributed_backend") continue;  // With values of FlagScale's own.
+    std::string flag = "--" + name;
+    std::ranges::replace(flag, '_', '-');
+    Argument argument{.flag = std::move(flag), .values = {}, .line = member.first.Mark().line + 1};
+    const auto take = [&](const YAML::Node& value) {
+      if (value.IsScalar()) argument.values.push_back(value.Scalar());
+    };
+    if (member.second.IsSequence())
+      std::ranges::for_each(member.second, take);
+    else
+      take(member.second);
+    const std::string first = argument.values.empty() ? "" : argument.values.front();
+    const bool is_switch = first == "true" || first == "True";
+    if (is_switch) argument.values.clear();
+    const bool left_out = !is_switch && (first.empty() || first == "false" || first == "False" || first == "null" ||
+                                         first.find("${") != std::string::npos);
+    if (!left_out) arguments.push_back(std::move(argument));
+  }
+}
+
+}  // namespace
+
+std::optional<TestCase> read_flagscale(const std::string& text, const std::string& file,
+                                       const std::map<std::string, std::string>& variables,
+                                       Diagnostics& diagnostics) try {
+  constexpr int kDeepestSection = 8;
+  const YAML::Node root = YAML::Load(text);
+  if (!root.IsMap() || !root["system"] || !root["system"].IsMap() || !root["model"] || !root["model"].IsMap())
+    return std::nullopt;
+  TestCase test{.arguments = {}, .environment = variables};
+  test.environment.emplace("CUDA_DEVICE_MAX_CONNECTIONS", "1");  // In the experiment files of FlagScale's examples.
+  for (const char* section : {"system", "model", "data"})
+    if (root[section] && root[section].IsMap()) add_section(root[section], kDeepestSection, test.arguments);
+  return test;
+} catch (const YAML::Exception& error) {
+  diagnostics.error({file, error.mark.line + 1, ""}, "is no YAML: " + error.msg);
+  return TestCase{};
+}
+
 std::optional<CommandLine> command_of_nemo(const TestCase& test, const std::string& file) {
   if (std::ranges::any_of(test.arguments, [](const Argument& a) { return a.flag.starts_with("--"); }))
     return std::nullopt;

@@ -34,6 +34,15 @@ struct TestCase {
                                                      const std::map<std::string, std::string>& variables,
                                                      config::Diagnostics& diagnostics);
 
+/// The training configuration of a FlagScale experiment (conf/train/*.yaml): sections `system`, `model` and `data`,
+/// whose keys at any depth are Megatron's arguments with underscores. Source: FlagScale's flatten_dict_to_args() in
+/// flagscale/runner/utils.py. Values that the experiment's file has (`${experiment...}`) are left out;
+/// CUDA_DEVICE_MAX_CONNECTIONS is 1, as there, unless `variables` say otherwise. Nothing if the
+/// text has no sections `system` and `model`.
+[[nodiscard]] std::optional<TestCase> read_flagscale(const std::string& text, const std::string& file,
+                                                     const std::map<std::string, std::string>& variables,
+                                                     config::Diagnostics& diagnostics);
+
 /// A command line, with the lines of its words in the file.
 struct CommandLine {
   std::vector<std::string> words;

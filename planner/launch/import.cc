@@ -94,6 +94,7 @@ Source read_source(const std::string& text, const std::string& file, const Impor
   std::optional<TestCase> test;
   std::optional<CommandLine> spelled;  // In another program's words.
   if (yaml) test = read_test_case(text, file, request.variables, diagnostics);
+  if (yaml && !test) test = read_flagscale(text, file, request.variables, diagnostics);
   if (yaml && !test) spelled = read_primus_yaml(text, file, request.folder, request.variables, diagnostics);
   if (test) spelled = command_of_nemo(*test, file);
   diagnostics.throw_if_any();
@@ -105,8 +106,8 @@ Source read_source(const std::string& text, const std::string& file, const Impor
     }
     diagnostics.error({file, 0, ""},
                       "expected the sections of Megatron-Bridge's configuration, MODEL_ARGS of a test of "
-                      "Megatron-LM's, or modules of "
-                      "an experiment of Primus, found none of them");
+                      "Megatron-LM's, system and model of a FlagScale training, or modules of an experiment of "
+                      "Primus, found none of them");
     return source;
   }
   LaunchCommand command;

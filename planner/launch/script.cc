@@ -301,15 +301,25 @@ class Evaluation {
     return any;
   }
 
+  /// The text without the number that stood for what was not given.
+  static std::string shown(std::string text) {
+    for (auto at = text.find(kFiller); at != std::string::npos; at = text.find(kFiller))
+      text.replace(at, std::string_view(kFiller).size(), "<not given>");
+    return text;
+  }
+
   void no_start(Diagnostics& diagnostics) const {
     std::string last;
     std::istringstream in(result_.output);
     for (std::string line; std::getline(in, line);)
       if (!line.empty()) last = line.substr(0, 200);
-    static const std::regex mistake(R"(line (\d+): (unexpected EOF[^\n]{1,200}|syntax error[^\n]{1,200}))");
-    if (std::smatch found; std::regex_search(result_.output, found, mistake))
-      return diagnostics.error({question_.file, std::atoi(found[1].str().c_str()), ""},
-                               fmt::format("bash reports: {}", found[2].str()));
+    static const std::regex mistake(R"(([^\s:]*): line (\d+): (unexpected EOF[^\n]{1,200}|syntax error[^\n]{1,200}))");
+    if (std::smatch found; std::regex_search(result_.output, found, mistake)) {
+      const std::string name = base_of(found[1].str());  // Of a file that the script reads, or of the script.
+      const bool other = name.ends_with(".sh") && name != base_of(question_.file);
+      return diagnostics.error({other ? name : question_.file, std::atoi(found[2].str().c_str()), ""},
+                               shown(fmt::format("bash reports: {}", found[3].str())));
+    }
     std::string why = "nothing that starts training with Megatron's arguments";
     if (!result_.starts.empty()) {
       Words programs;
@@ -320,12 +330,12 @@ class Evaluation {
         if (started.words.end() - module > 1) name += " -m " + module[1];
         if (std::ranges::find(programs, name) == programs.end() && programs.size() < 5) programs.push_back(name);
       }
-      why += fmt::format(" (it starts {})", fmt::join(programs, ", "));
+      why += shown(fmt::format(" (it starts {})", fmt::join(programs, ", ")));
     }
     if (!result_.killed.empty())
       why += "; the script was ended: " + result_.killed;
     else if (!last.empty())
-      why += fmt::format("; the last that the script printed is \"{}\"", last);
+      why += shown(fmt::format("; the last that the script printed is \"{}\"", last));
     diagnostics.error({question_.file, 0, ""},
                       "expected a command with Megatron's arguments, its log, or Megatron-Bridge's configuration as "
                       ".yaml; found " +

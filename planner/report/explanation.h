@@ -12,7 +12,7 @@
 namespace foldwise::planner {
 
 /// Relative difference of step times below which the model cannot tell which plan is faster. Of the measured pairs that
-/// are farther apart, 101 of 107 are ordered correctly; of closer pairs, 14 of 15 (docs/accuracy.md#pairs).
+/// are farther apart, 102 of 108 are ordered correctly; of closer pairs, 13 of 14 (docs/accuracy.md#pairs).
 inline constexpr double kIndistinguishable = 0.03;
 
 /// Groups [first, last] of plans, fastest first, within kIndistinguishable of the group's first.

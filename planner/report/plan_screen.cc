@@ -84,10 +84,8 @@ std::string other_states(const PlanResult& result) {
   const std::string& choice = result.other_states->choice;  // "fp32 states"
   const std::string type = choice.substr(0, choice.find(' '));
   if (!result.other_states->plan) return fmt::format(" (with {} no plan was found)", type);
-  const auto& plans = result.plans;
-  const Plan& fastest = *std::ranges::min_element(plans, {}, seconds_of);
   return fmt::format(" (with {} {} s, {:+.1f} %)", type, seconds_text(seconds_of(*result.other_states->plan)),
-                     slower_pct(*result.other_states->plan, fastest));
+                     slower_pct(*result.other_states->plan, result.plans.front()));
 }
 
 std::string unproven_lines(const Screen& screen, const PlanProblem& problem, const PlanResult& result) {
@@ -174,6 +172,7 @@ std::string search_line(const Screen& screen, const PlanResult& result) {
 std::string ending(const PlanScreen& how) {
   std::string out;
   if (!how.defaults.empty()) out += one_line_of(how.screen, "Defaults", how.defaults);
+  if (!how.not_exported.empty()) out += line_of(how.screen, "Export", {"refused: " + how.not_exported});
   for (std::size_t i = 0; i < how.next.size(); ++i) out += command_of(how.screen, i == 0 ? "Next" : "", how.next[i]);
   return out;
 }

@@ -18,6 +18,7 @@ struct PlanScreen {
   std::string about;                  ///< The objective, if it is not the fastest plan.
   std::vector<std::string> defaults;  ///< Values of the question that the user did not give: "256 GPUs".
   std::vector<std::string> next;      ///< Commands for the user to copy.
+  std::string not_exported;           ///< Why plan 1 cannot be exported; empty if it can.
   /// Upper bound of lines of the answer. At least five plans are listed; 0: all plans.
   std::size_t most_lines = 35;
 };

@@ -248,6 +248,18 @@ std::vector<Alternative> alternatives(const PlanProblem& problem, const Plan& fi
   return list;
 }
 
+/// The plan with its prediction. Nothing if it breaks rules or does not fit.
+std::optional<Plan> valid(const PlanProblem& problem, Plan plan) {
+  if (first_violation(rule_problem(problem), plan.options)) return std::nullopt;
+  plan.prediction = costmodel::predict(costmodel::compose_step(problem.model, plan.options, problem.hardware), false);
+  plan.imbalance = costmodel::imbalance(problem.model, plan.options, problem.hardware);
+  const bool fits = plan.prediction.fits &&
+                    plan.prediction.peak_memory <= (1.0 - problem.headroom) * problem.hardware.hbm_capacity &&
+                    plan.imbalance.p99_memory <= problem.hardware.hbm_capacity;
+  if (!fits) return std::nullopt;
+  return plan;
+}
+
 /// The plan without the choice, everything else as it is. Nothing if that breaks rules or does not fit.
 std::optional<Plan> without(const PlanProblem& problem, const Choice& choice, const Plan& plan) {
   const Set set = taken_back(problem, choice, plan.options);
@@ -272,14 +284,8 @@ std::optional<Plan> without(const PlanProblem& problem, const Choice& choice, co
   const bool drops_named = std::ranges::any_of(problem.space.dimensions, [&](const Dimension& d) {
     return d.named && d.field->applies_to(plan.options) && !d.field->applies_to(plain.options);
   });
-  if (drops_named || first_violation(rule_problem(problem), plain.options)) return std::nullopt;
-  plain.prediction = costmodel::predict(costmodel::compose_step(problem.model, plain.options, problem.hardware), false);
-  plain.imbalance = costmodel::imbalance(problem.model, plain.options, problem.hardware);
-  const bool fits = plain.prediction.fits &&
-                    plain.prediction.peak_memory <= (1.0 - problem.headroom) * problem.hardware.hbm_capacity &&
-                    plain.imbalance.p99_memory <= problem.hardware.hbm_capacity;
-  if (!fits) return std::nullopt;
-  return plain;
+  if (drops_named) return std::nullopt;
+  return valid(problem, std::move(plain));
 }
 
 /// Takes back the plan's choices one by one while its step takes no longer than `most`. Returns the plan and the names
@@ -387,11 +393,13 @@ void prefer_on_any_host(const PlanProblem& problem, PlanResult& result, const st
   });
   if (loss(before) - loss(**better) < p.idle) return;
   Plan first = **better;
-  first.preferred = fmt::format(
-      "hosts differ: at the profile's prices another plan takes {:.4g} s, but on virtual machines like the measured "
-      "ones {:.4g} s, and this plan {:.4g} s",
-      before.prediction.step_time.to<double>(), before.on_virtual_machine->to<double>(),
-      first.on_virtual_machine->to<double>());
+  first.preferred.clear();
+  if (before.prediction.step_time < first.prediction.step_time)
+    first.preferred = fmt::format(
+        "hosts differ: at the profile's prices another plan takes {:.4g} s, but on virtual machines like the measured "
+        "ones {:.4g} s, and this plan {:.4g} s",
+        before.prediction.step_time.to<double>(), before.on_virtual_machine->to<double>(),
+        first.on_virtual_machine->to<double>());
   first.lead.clear();
   for (Plan& plan : result.plans) plan.preferred.clear();
   std::erase_if(result.plans, [&](const Plan& plan) { return plan.options == first.options; });
@@ -425,6 +433,27 @@ std::optional<Alternative> with_other_states(const PlanProblem& problem, const P
   PlanResult found = plan(other, [&](const Progress& now) { return goes_on(now.effort); });
   if (!found.plans.empty()) result.plan = std::move(found.plans.front());
   return result;
+}
+
+void keep_states(const PlanProblem& problem, PlanResult& result) {
+  if (!result.other_states || !result.other_states->plan) return;
+  const Plan& first = result.plans.front();
+  Plan plan = *result.other_states->plan;
+  if (first.prediction.step_time <= plan.prediction.step_time) return;
+  plan.options.step.optimizer = first.options.step.optimizer;
+  plan.assignment.clear();
+  for (const Dimension& d : problem.space.dimensions) {  // The other search had more dimensions.
+    const auto at = std::ranges::find(d.values, d.field->value.get(plan.options));
+    plan.assignment.push_back(at == d.values.end() ? 0 : static_cast<std::uint16_t>(at - d.values.begin()));
+  }
+  std::optional<Plan> same_states = valid(problem, std::move(plan));
+  if (!same_states || !faster(*same_states, first) || reserves_too_much(problem, *same_states)) return;
+  same_states->prediction = costmodel::predict(problem.model, same_states->options, problem.hardware);
+  same_states->why = limits(problem, *same_states);
+  result.plans.insert(result.plans.begin(), std::move(*same_states));
+  if (std::ssize(result.plans) > problem.top) result.plans.pop_back();
+  result.proven = false;
+  result.pareto = pareto_of(result.plans);
 }
 
 void find_alternatives(const PlanProblem& problem, PlanResult& result,

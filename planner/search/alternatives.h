@@ -23,6 +23,10 @@ void prefer_on_any_host(const PlanProblem& problem, PlanResult& result, const st
 [[nodiscard]] std::optional<Alternative> with_other_states(const PlanProblem& problem, const Plan& first,
                                                            const std::function<bool(double)>& goes_on);
 
+/// Puts the plan of `result.other_states`, with the states of the first plan, before that one if it fits and is faster:
+/// the search had missed it.
+void keep_states(const PlanProblem& problem, PlanResult& result);
+
 /// For each choice of the first plan that has a plainer value in the space: the fastest plan with that value. Choices
 /// that gain most come first. The searches are shorter than the problem's (docs/search.md#other-questions) and prove
 /// nothing, so a choice may gain less than they say. A plan that is faster than the first one replaces it in `result`,

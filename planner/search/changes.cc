@@ -95,7 +95,7 @@ std::string Change::text() const {
   std::vector<std::string> list;
   for (const Setting& s : settings)
     list.push_back(fmt::format("{} {} -> {}", s.field->key, value_text(s.from), value_text(s.to)));
-  return fmt::format("{}", fmt::join(list, ", "));
+  return fmt::format("{}{}", fmt::join(list, ", "), gives_memory_back ? " (torch then gives memory back)" : "");
 }
 
 bool split_layers(const Problem& problem, TrainingOptions& o) {

@@ -25,6 +25,7 @@ struct Change {
   Seconds step_time{};
   Bytes peak_memory{};  ///< Fullest stage, with overheads.
   bool fits_host = false;
+  bool gives_memory_back = false;  ///< Torch has no room for it, though it fits. Only known of Insight::best.
   /// "recompute.granularity none -> selective, recompute.modules ...".
   [[nodiscard]] std::string text() const;
 };

@@ -126,9 +126,11 @@ PlanResult search_with_reserve(const PlanProblem& problem, const std::vector<Sol
     return std::ranges::all_of(plan.prediction.memory, [](const StageMemory& rank) { return rank.pressure.runs(); });
   };
   if (std::ranges::any_of(all.pressed, settles)) std::erase_if(all.pressed, std::not_fn(settles));
-  const bool pressed = all.run.empty();
-  if (left_out && !(pressed && left_out->prediction.fits)) result.proven = false;
-  if (!pressed) result.reserve = learnt.reserve;
+  const bool pressed = all.run.empty() && !all.pressed.empty();
+  if (left_out && !(pressed && left_out->prediction.fits)) {  // Else it is itself among those listed.
+    result.proven = false;
+    result.reserve = learnt.reserve;
+  }
   const Seconds from = pressed ? Seconds{} : fastest(all.run);
   for (Plan& plan : all.pressed)
     if (plan.prediction.step_time > from) {

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "costmodel/step/reserved_memory.h"
 #include "costmodel/step/step.h"
 
 namespace foldwise::planner {
@@ -50,6 +51,16 @@ void scale_host(costmodel::HostSpec& host, double factor) {
 std::optional<Change> faster(const Change* change, const Prediction& prediction) {
   const bool is = change != nullptr && change->step_time < (1.0 - kNothing) * prediction.step_time;
   return is ? std::optional(*change) : std::nullopt;
+}
+
+/// Whether torch has no room for the run.
+bool gives_memory_back(const Problem& problem, const costmodel::TrainingOptions& options) {
+  const costmodel::Step step = costmodel::compose_step(problem.model, options, problem.hardware);
+  Prediction prediction = costmodel::predict(step);
+  costmodel::add_reserved(step, prediction);
+  return !std::ranges::all_of(prediction.memory, [&](const costmodel::StageMemory& rank) {
+    return rank.pressure.runs() && rank.in_use() <= problem.hardware.hbm_capacity;
+  });
 }
 
 }  // namespace
@@ -111,6 +122,7 @@ Insight insight(const Problem& problem, const costmodel::TrainingOptions& option
   const Bytes capacity = problem.hardware.hbm_capacity, more = Insight::kMore * capacity;
   result.best = faster(result.neighbours.fastest(problem, (1.0 - headroom) * capacity, capacity), prediction);
   result.best_with_more_memory = faster(result.neighbours.fastest(problem, (1.0 - headroom) * more, more), prediction);
+  if (result.best) result.best->gives_memory_back = gives_memory_back(problem, result.best->options);
   const auto time_of = [&](const std::optional<Change>& change) {
     return change ? change->step_time : prediction.step_time;
   };

@@ -236,8 +236,9 @@ void explain(const PlanProblem& problem, PlanResult& result, const Doing& doing,
   SharedCosts own;
   if (!result.plans.empty()) {
     find_alternatives(problem, result, part_of(doing, Work::kAlternatives), shared != nullptr ? *shared : own);
-    choose_first(problem, result, doing);
     result.other_states = with_other_states(problem, result.plans.front(), part_of(doing, Work::kStates));
+    keep_states(problem, result);
+    choose_first(problem, result, doing);
   } else if (always())
     result.shortage = shortage(problem, always);
   result.explained_seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
