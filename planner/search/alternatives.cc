@@ -256,8 +256,7 @@ std::optional<Plan> valid(const PlanProblem& problem, Plan plan) {
   const bool fits = plan.prediction.fits &&
                     plan.prediction.peak_memory <= (1.0 - problem.headroom) * problem.hardware.hbm_capacity &&
                     plan.imbalance.p99_memory <= problem.hardware.hbm_capacity;
-  if (!fits) return std::nullopt;
-  return plan;
+  return fits ? std::optional(std::move(plan)) : std::nullopt;
 }
 
 /// The plan without the choice, everything else as it is. Nothing if that breaks rules or does not fit.
