@@ -262,7 +262,7 @@ TEST(Explanation, TheNearestMissNeedsTheLeastMoreMemory) {
 // Does something fit under each way out, and nothing under half the change?
 TEST(Explanation, WaysOutAreTheLeastThatHelp) {
   PlanProblem problem = foldwise::plan_problem(mini_request({{"offload.optimizer_cpu_offload", {"false"}}}));
-  problem.hardware.hbm_capacity = 0.12 * problem.hardware.hbm_capacity;
+  problem.hardware.hbm_capacity = 0.15 * problem.hardware.hbm_capacity;
   const PlanResult result = explained(problem);
   ASSERT_TRUE(result.shortage.has_value());
   ASSERT_FALSE(result.shortage->ways.empty());

@@ -942,6 +942,7 @@ TEST(Search, TheHostHasTheLeastOfTheOptimizer) {
     problem.space.set("ep", {o.layer.ep});
     problem.space.set("micro_batch", {o.layer.micro_batch});
     o.step.offload.optimizer_fraction = 0.3;
+    problem.headroom = 0.2;  // So that torch has room for what it reserves beside the plan's tensors.
     problem.hardware.hbm_capacity =
         costmodel::predict(problem.model, o, problem.hardware).peak_memory / (1.0 - problem.headroom);
     const PlanResult result = searched(problem);

@@ -155,9 +155,8 @@ def outside_terms(run):
     """What rank_memory.cc multiplies with the profile's overheads: context, moe_kernels, communicator, peer."""
     size = {name: run.get(name, 1) for name in ('tp', 'cp', 'pp', 'ep')}
     many = {name: int(n > 1) for name, n in size.items()}
-    sends = min(size['ep'] - 1, 7) if run.get('dispatcher') == 'alltoall' else 0
     return [1, int(run['moe']), int(run['num_gpus'] > 1) + many['tp'] + many['cp'] + many['pp'] + 2 * many['ep'],
-            min(size['cp'] - 1, 7) + many['pp'] + sends]
+            min(size['cp'] - 1, 7) + many['pp'] + min(size['ep'] - 1, 7)]
 
 
 def is_moe(run):

@@ -107,13 +107,11 @@ Bytes dispatcher_buffers(const StepContext& context, const Composition& c, std::
 // a node of eight are taken to need none.
 Bytes nccl_buffers(const StepContext& context) {
   constexpr std::int64_t kMostPeers = 7;
-  const TrainingOptions& o = context.options;
-  const Layout l = o.layout();
+  const Layout l = context.options.layout();
   const auto peers = [&](std::int64_t ranks) { return static_cast<double>(std::min(ranks - 1, kMostPeers)); };
   const double communicators = (l.world() > 1 ? 1.0 : 0.0) + (l.tp > 1 ? 1.0 : 0.0) + (l.cp > 1 ? 1.0 : 0.0) +
                                (l.pp > 1 ? 1.0 : 0.0) + (l.ep > 1 ? 2.0 : 0.0);
-  const double sent_to = peers(l.cp) + peers(std::min<std::int64_t>(l.pp, 2)) +
-                         (o.layer.dispatcher == Dispatcher::kAllToAll ? peers(l.ep) : 0.0);
+  const double sent_to = peers(l.cp) + peers(std::min<std::int64_t>(l.pp, 2)) + peers(l.ep);
   return communicators * context.hardware.overheads.communicator + sent_to * context.hardware.overheads.peer;
 }
 
