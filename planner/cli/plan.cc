@@ -227,8 +227,7 @@ std::string not_exported(const planner::PlanAnswer& answer) {
 }
 
 /// Commands for plan 1, to be copied.
-std::vector<std::string> next_of(const PlanOptions& options, const planner::PlanAnswer& answer) {
-  if (answer.answered.result.plans.empty() || !not_exported(answer).empty()) return {};
+std::vector<std::string> next_of(const PlanOptions& options) {
   const std::string folder = options.out.empty() ? "plans" : options.out;
   std::vector<std::string> list;
   if (options.out.empty()) list.push_back(command_line() + " --out " + folder);
@@ -263,12 +262,14 @@ int plan(const PlanOptions& options, const CLI::App& command) {
   const auto text = [&] {
     std::vector<std::string> explain = options.explain;
     if (options.verbose) explain.emplace_back("search");
+    const std::string refused = not_exported(answer);
+    const bool starts = !answer.answered.result.plans.empty() && refused.empty();
     return planner::plan_answer_text(answer,
                                      {.screen = screen_of_stdout(),
                                       .about = "",
                                       .defaults = defaults_of(command, answer.answered.problem),
-                                      .next = next_of(options, answer),
-                                      .not_exported = not_exported(answer),
+                                      .next = starts ? next_of(options) : std::vector<std::string>{},
+                                      .not_exported = refused,
                                       .most_lines = command.count("--top") > 0 ? 0 : planner::PlanScreen{}.most_lines},
                                      explain);
   };
