@@ -449,10 +449,8 @@ void keep_states(const PlanProblem& problem, PlanResult& result) {
   if (!same_states || !faster(*same_states, first) || reserves_too_much(problem, *same_states)) return;
   same_states->prediction = costmodel::predict(problem.model, same_states->options, problem.hardware);
   same_states->why = limits(problem, *same_states);
-  result.plans.insert(result.plans.begin(), std::move(*same_states));
-  if (std::ssize(result.plans) > problem.top) result.plans.pop_back();
+  take({std::move(*same_states)}, problem.top, result);
   result.proven = false;
-  result.pareto = pareto_of(result.plans);
 }
 
 void find_alternatives(const PlanProblem& problem, PlanResult& result,
