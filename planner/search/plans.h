@@ -110,7 +110,7 @@ struct PlanResult {
 };
 
 /// Phases of the work on an answer, in order.
-enum class Work : std::uint8_t { kSearch, kAlternatives, kHosts, kStates, kUnproven, kList };
+enum class Work : std::uint8_t { kSearch, kAlternatives, kStates, kHosts, kUnproven, kList };
 /// Receives the current phase and the share of it that is done; returns whether to go on.
 using Doing = std::function<bool(Work, double done)>;
 
