@@ -140,6 +140,11 @@ double sustained_clock(const Hardware& hw, MathFormat format) {
   return std::min(1.0, (hw.power.limit - hw.power.base).to<double>() / full);
 }
 
+double sustained_attention(const Hardware& hw) {
+  const double clock = sustained_clock(hw, MathFormat::kBf16);
+  return clock < 1.0 ? std::min(1.0, clock / hw.power.attention) : 1.0;
+}
+
 Seconds limited_products(Seconds products, double lost, Seconds others) {
   const auto alone = products.to<double>(), beside = others.to<double>();
   const double a = 1.0 - lost, b = beside - alone, c = -alone * beside;

@@ -139,8 +139,14 @@ enum class SoftwareKernel : std::uint8_t {
   kGatedDeltaRuleBackward,
   kDeltaNetLayoutForward,
   kDeltaNetLayoutBackward,
+  kGeneralNormForward,  ///< Transformer Engine's RMSNorm of a width for which it has no tuned kernel.
+  kGeneralNormBackward,
+  kHeadNormForward,  ///< The same of the heads of queries and keys: many short rows.
+  kHeadNormBackward,
+  kWiden,          ///< BF16 to FP32 by PyTorch's copy.
+  kAdamRemainder,  ///< Transformer Engine's Adam that keeps 16 bits of an FP32 master beside a BF16 parameter.
 };
-inline constexpr std::size_t kSoftwareKernels = static_cast<std::size_t>(SoftwareKernel::kDeltaNetLayoutBackward) + 1;
+inline constexpr std::size_t kSoftwareKernels = static_cast<std::size_t>(SoftwareKernel::kAdamRemainder) + 1;
 
 /// t = launch + groups * per_group + elements * per_element.
 struct SoftwareCurve {
@@ -154,6 +160,8 @@ struct PowerSpec {
   Watts limit{};                                      ///< One GPU; 0: not modelled.
   Watts base{};                                       ///< Drawn regardless of the tensor cores: leakage, HBM, NVLink.
   std::array<double, kMathFormats> joule_per_flop{};  ///< By MathFormat.
+  double attention = 1.0;     ///< Power of attention at its full rate over that of BF16 products, both above `base`.
+  double memory_pause = 1.0;  ///< Seconds of pause that cool the GPU as a second of memory-bound kernels does.
   bool operator==(const PowerSpec&) const = default;
 };
 
@@ -310,6 +318,8 @@ struct Hardware {
 /// Share of its rate that a format's products keep if they never pause. Pauses let the GPU cool; then the share is 1 -
 /// (1 - sustained_clock) x duty. Source: docs/formulas.md#power.
 [[nodiscard]] double sustained_clock(const Hardware& hw, MathFormat format);
+/// The same of attention.
+[[nodiscard]] double sustained_attention(const Hardware& hw);
 /// Time of products beside `others` under the power limit. `lost` is the share of their clocks that the limit takes if
 /// they never pause. It is the x with x (1 - lost x / (x + others)) = products.
 [[nodiscard]] Seconds limited_products(Seconds products, double lost, Seconds others);

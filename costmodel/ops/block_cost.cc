@@ -18,11 +18,11 @@ bool is_product(const Op& op) {
   return std::holds_alternative<GemmWork>(op.work) || std::holds_alternative<AttentionWork>(op.work);
 }
 
-// Share of its clock that the power limit leaves to a product that never pauses. Attention has BF16's share.
+// Share of its clock that the power limit leaves to a product that never pauses.
 double sustained_share(const BuildContext& context, const Op& op) {
   if (!is_product(op)) return 1.0;
   const auto* gemm = std::get_if<GemmWork>(&op.work);
-  return sustained_clock(context.hardware, gemm != nullptr ? gemm->format : MathFormat::kBf16);
+  return gemm != nullptr ? sustained_clock(context.hardware, gemm->format) : sustained_attention(context.hardware);
 }
 
 std::vector<ClockStep> clock_steps(const BuildContext& context, const std::vector<Op>& ops,
@@ -114,6 +114,7 @@ NodeClocks add_direction(const BuildContext& context, const std::vector<Op>& ops
       }
     } else {
       sum.compute += share.stretch * time;
+      if (!is_product(op)) sum.warm += (1.0 - context.hardware.power.memory_pause) * share.stretch * time;
       cost.mix.add(op, time);
       NodeTimes& n = cost.nodes;
       (!backward                   ? n.forward
@@ -202,6 +203,7 @@ BlockCost& BlockCost::operator+=(const BlockCost& other) {
     sum.copy += more.copy;
     sum.products += more.products;
     sum.unclocked += more.unclocked;
+    sum.warm += more.warm;
   };
   add(forward, other.forward);
   add(backward, other.backward);

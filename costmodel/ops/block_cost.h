@@ -20,6 +20,7 @@ struct DirectionCost {
   Seconds products{};    ///< Part of `compute` in GEMMs and attention, alone and at full clocks.
   Seconds unclocked{};   ///< Time that products lose to the power limit if they never pause: sum of (1 -
                          ///< sustained_clock) x time.
+  Seconds warm{};        ///< Part of the other compute during which the GPU does not cool: (1 - memory_pause) x time.
   IssueClock clock;      ///< Clock of compute and communication.
   IssueClock sustained;  ///< The same if products never pause, at the clocks that the power limit then leaves.
   [[nodiscard]] Seconds busy() const { return compute + comm; }

@@ -173,9 +173,30 @@ void Builder::residual_add(std::string_view name) {
   if (dropout) keep("dropout_mask", elements);
 }
 
+namespace {
+
+/// Widths of Transformer Engine's tuned RMSNorm kernels: REGISTER_NORM_LAUNCHER of its
+/// common/normalization/rmsnorm/rmsnorm_{fwd,bwd_semi}_cuda_kernel.cu (2.12).
+bool tuned_norm(std::int64_t width) {
+  constexpr std::array<std::int64_t, 6> kWidths{512, 768, 1024, 2048, 4096, 8192};
+  return std::ranges::find(kWidths, width) != kWidths.end();
+}
+
+}  // namespace
+
 void Builder::norm(std::string_view name, double rows, std::int64_t width, bool tp_replicated) {
   const double elements = rows * static_cast<double>(width);
-  memory_op(name, MemoryOp::kNormForward, 4.0 * elements, MemoryOp::kNormBackward, 6.0 * elements, 1, 3);
+  const bool head = width <= 256, general = options().software.transformer_engine &&
+                                            model().normalization == Normalization::kRmsNorm && !tuned_norm(width);
+  const SoftwareKernel forward_kernel =
+      head ? SoftwareKernel::kHeadNormForward : SoftwareKernel::kGeneralNormForward;
+  // A system without the curve runs cuDNN's norms, which have one rate for all widths.
+  if (general && software_time(hardware(), forward_kernel, elements, 1) > Seconds{})
+    op_pair(name, SoftwareWork{forward_kernel, elements},
+            SoftwareWork{head ? SoftwareKernel::kHeadNormBackward : SoftwareKernel::kGeneralNormBackward, elements}, 1,
+            3);
+  else
+    memory_op(name, MemoryOp::kNormForward, 4.0 * elements, MemoryOp::kNormBackward, 6.0 * elements, 1, 3);
   if (options().software.transformer_engine)
     for (Op* op : {&forward_.back(), &segments_.back().back()}) {
       op->modules = inside_module_ ? 0 : 1;

@@ -266,6 +266,7 @@ struct Update {
   const StepContext& context;
   const ParameterCount& count;
   double gradient, own;  // Bytes per element of a gradient; elements of this rank's shard.
+  double main_gradient;  // Bytes per element of the gradients that the optimizer reads.
   double own_quantised;  // Part of these that is cast to FP8 from the shard.
   int launches;          // Launches of a multi-tensor kernel over the shard.
 };
@@ -282,6 +283,7 @@ Update update_of(const StepContext& context, const ParameterCount& count) {
           .count = count,
           .gradient = gradient_bytes(o),
           .own = own,
+          .main_gradient = adam_owns_masters(o) ? gradient_bytes(o) : kFp32,
           .own_quantised =
               casts_shards ? count.quantised_dense / shards.dense + count.quantised_expert / shards.expert : 0.0,
           .launches = static_cast<int>(std::max(1.0, std::ceil(own / kChunk)))};
@@ -295,38 +297,61 @@ void finalize_gradients(Builder& b, const Update& u) {
   // The embedding group: first and last stage.
   b.collective("embedding_grad_reduce", Phase::kForward, CollectiveKind::kAllReduce, Group::kPp,
                u.gradient * u.count.shared_embedding, 2, o.pipeline.pp - 1);
-  if (!shards_gradients(o.step.sharding))  // fsdp_ops() scales the others when they are reduced.
+  // DDP scales buckets by one over the ranks that are summed (gradient_scaling_factor in param_and_grad_buffer.py);
+  // fsdp_ops() scales the others when they are reduced.
+  if (!shards_gradients(o.step.sharding) && o.layout().dp_cp() > 1)
     b.forward("grad_scaling", MemoryWork{MemoryOp::kElementwise, Bytes{2.0 * u.gradient * u.count.total()}}, 4);
+}
+
+// The optimizer's gradients, from DDP's buffers: _copy_model_grads_to_main_grads in distrib_optimizer.py, tensor by
+// tensor.
+void widen_gradients(Builder& b, const Update& u) {
+  if (u.gradient < u.main_gradient)
+    b.forward("widen_gradients",
+              SoftwareWork{SoftwareKernel::kWiden, (1.0 - u.context.options.step.offload.optimizer_fraction) * u.own});
 }
 
 void clip_gradients(Builder& b, const Update& u) {
   if (u.context.options.layer.precision == Precision::kFp16) {
     // Loss scaling: gradients are divided by the scale. All ranks check whether one of them is infinite, and the host
     // waits for the result. Source: _unscale_main_grads_and_check_for_nan in megatron/core/optimizer/optimizer.py.
-    b.forward("unscale_gradients", MemoryWork{MemoryOp::kElementwise, Bytes{2.0 * u.gradient * u.own}}, u.launches);
+    b.forward("unscale_gradients", MemoryWork{MemoryOp::kElementwise, Bytes{2.0 * u.main_gradient * u.own}}, u.launches);
     b.collective("found_inf", Phase::kForward, CollectiveKind::kAllReduce, Group::kDpCp, 4.0);
     b.forward("found_inf", HostSyncWork{}, 1);
   }
-  b.forward("grad_norm", MemoryWork{MemoryOp::kOptimizer, Bytes{u.gradient * u.own}}, u.launches);
+  b.forward("grad_norm", MemoryWork{MemoryOp::kOptimizer, Bytes{u.main_gradient * u.own}}, u.launches);
   b.collective("grad_norm_reduce", Phase::kForward, CollectiveKind::kAllReduce, Group::kDpCp, 8.0);
-  b.forward("clip", MemoryWork{MemoryOp::kOptimizer, Bytes{2.0 * u.gradient * u.own}}, u.launches);
+  b.forward("clip", MemoryWork{MemoryOp::kOptimizer, Bytes{2.0 * u.main_gradient * u.own}}, u.launches);
 }
 
-// Adam reads gradient, master and states, and writes master and states. Additional passes widen and narrow states below
-// FP32 (benchmarks/accuracy/journal.md#step-end), unless the kernel reads them directly.
+// Adam reads gradient, master and states, and writes master and states, where its kernel reads states below FP32 or
+// they are FP32. Else they are widened first, narrowed after and copied back, tensor by tensor (get_unscaled_state and
+// _apply_scale in TE's fused_adam.py). An Adam that owns FP32 masters keeps 16 bits of them beside a BF16 parameter,
+// which it writes itself.
 void adam(Builder& b, const Update& u) {
   const TrainingOptions& o = u.context.options;
   const Optimizer& opt = o.step.optimizer;
-  const double states = bytes_of(opt.exp_avg) + bytes_of(opt.exp_avg_sq), gpu = 1.0 - o.step.offload.optimizer_fraction;
-  const bool direct = opt.reads_bf16_moments && opt.exp_avg == DataType::kBf16 && opt.exp_avg_sq == DataType::kBf16;
-  const double widen = states < 8.0 && !direct ? 2.0 * (states + 8.0) : 0.0, moments = direct ? states : 8.0;
+  const double gpu = 1.0 - o.step.offload.optimizer_fraction, own = gpu * u.own;
+  const bool direct = opt.reads_bf16_moments && opt.exp_avg == DataType::kBf16 && opt.exp_avg_sq == DataType::kBf16,
+             remainder = adam_owns_masters(o) && opt.main_params == DataType::kFp32;
   if (gpu <= 0.0) return;
-  b.forward("adam", MemoryWork{MemoryOp::kOptimizer, Bytes{gpu * u.own * (4.0 + 2.0 * 4.0 + 2.0 * moments + widen)}},
-            u.launches)
-      .updates_parameters = true;
-  b.forward("cast_to_model", MemoryWork{MemoryOp::kElementwise, Bytes{gpu * 6.0 * (u.own - u.own_quantised)}},
-            u.launches)
-      .updates_parameters = true;
+  const auto pass = [&](std::string_view name, const Work& work) {
+    b.forward(name, work, u.launches).updates_parameters = true;
+  };
+  const std::vector<DataType> types = widened(opt);
+  const auto wide = static_cast<double>(types.size());
+  double narrow = 0.0;
+  for (const DataType type : types) narrow += bytes_of(type);
+  if (!types.empty()) pass("widen_states", SoftwareWork{SoftwareKernel::kWiden, wide * own});
+  if (remainder && !direct)
+    pass("adam", SoftwareWork{SoftwareKernel::kAdamRemainder, own});
+  else
+    pass("adam", MemoryWork{MemoryOp::kOptimizer, Bytes{own * (u.main_gradient + 2.0 * 4.0 +
+                                                               2.0 * (direct ? 4.0 : 8.0))}});
+  if (!types.empty())  // Written narrow, then copied into the state.
+    pass("narrow_states", MemoryWork{MemoryOp::kElementwise, Bytes{own * (wide * kFp32 + narrow + 2.0 * narrow)}});
+  if (!adam_owns_masters(o))
+    pass("cast_to_model", MemoryWork{MemoryOp::kElementwise, Bytes{6.0 * (own - gpu * u.own_quantised)}});
 }
 
 // States that are on the host, and parameters that it updates.
@@ -382,6 +407,7 @@ OpList step_ops(const StepContext& context, const ParameterCount& count) {
   Builder b(context.layer(), Module::kGradients, {}, o.layout());
   finalize_gradients(b, u);
   b.module(Module::kOptimizer);
+  widen_gradients(b, u);
   clip_gradients(b, u);
   adam(b, u);
   offload_optimizer(b, u);

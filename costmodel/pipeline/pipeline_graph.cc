@@ -223,6 +223,37 @@ void link_ranks(const PipelineTimes& times, const Outputs& outputs, PipelineGrap
   }
 }
 
+/// Adds the waits for transfers before and after an interleaved schedule's pairs (blocked_forward in schedule.h).
+void link_transfers(const PipelineTimes& times, PipelineGraph& pipeline) {
+  const ScheduleShape& shape = times.shape;
+  if (shape.kind != Schedule::kOneF1B || shape.vpp == 1) return;
+  using Order = std::vector<PipelineGraph::Placed*>;
+  std::vector<Order> forwards(pipeline.ranks.size()), backwards(pipeline.ranks.size());
+  for (std::size_t rank = 0; rank < pipeline.ranks.size(); ++rank)
+    for (PipelineGraph::Placed& placed : pipeline.ranks[rank])
+      (placed.task.forward() ? forwards : backwards)[rank].push_back(&placed);
+  const auto block = [&](const Order& own, const Order* next, std::size_t k) {
+    std::size_t sender = k - 1;
+    while (sender > 0 && own[sender]->send < 0) --sender;
+    own[k]->sent = own[sender]->send;
+    own[k]->taken = next != nullptr && k >= 2 ? (*next)[k - 2]->last : -1;
+    for (const std::int32_t node : {own[k]->sent, own[k]->taken}) {
+      if (node < 0) continue;
+      pipeline.graph.depend(own[k]->first, node);
+      if (own[k]->gather >= 0 && !times.overlap_p2p) pipeline.graph.depend(own[k]->gather, node);
+    }
+  };
+  for (std::size_t rank = 0; rank < pipeline.ranks.size(); ++rank) {
+    const auto warm_up = static_cast<std::size_t>(num_warmup(shape, static_cast<std::int64_t>(rank)));
+    for (std::size_t k = 0; k < forwards[rank].size(); ++k) {
+      if (blocked_forward(k, warm_up))
+        block(forwards[rank], rank + 1 < forwards.size() ? &forwards[rank + 1] : nullptr, k);
+      if (blocked_backward(k, warm_up, forwards[rank].size()))
+        block(backwards[rank], rank > 0 ? &backwards[rank - 1] : nullptr, k);
+    }
+  }
+}
+
 }  // namespace
 
 PipelineGraph pipeline_graph(const PipelineTimes& times, const Stretches& stretches) {
@@ -236,6 +267,7 @@ PipelineGraph pipeline_graph(const PipelineTimes& times, const Stretches& stretc
     RankBuilder(times, ticks, rank, outputs, pipeline)
         .place(stretches, reloads.empty() ? 0 : reloads[static_cast<std::size_t>(rank)]);
   link_ranks(times, outputs, pipeline);
+  link_transfers(times, pipeline);
   return pipeline;
 }
 
@@ -254,7 +286,8 @@ Timeline timeline_of(const PipelineGraph& pipeline) {
     std::int64_t end = 0;
     for (const PipelineGraph::Placed& placed : rank) {
       const std::int64_t start = execution.start_ps[static_cast<std::size_t>(placed.first)];
-      const std::int64_t ready = std::max(end_of(placed.before), end_of(placed.input));
+      const std::int64_t ready = std::max(
+          {end_of(placed.before), end_of(placed.input), end_of(placed.sent), end_of(placed.taken)});
       out.push_back({.task = placed.task,
                      .start_ps = start,
                      .end_ps = end_of(placed.last),

@@ -78,6 +78,17 @@ struct ScheduleShape {
 /// interleaved. 1F1B only. Source: get_pp_rank_microbatches in megatron/core/pipeline_parallel/schedules.py.
 [[nodiscard]] std::int64_t num_warmup(const ScheduleShape& shape, std::int64_t rank);
 
+/// Whether forward `k`, in a rank's order, of an interleaved schedule waits until the forward before is sent. Megatron
+/// overlaps transfers with compute between the pairs only. Before them a rank waits for what it sends, and the next rank
+/// takes that when its own forward before is done. So no rank is more than two forwards ahead of the next one. Source:
+/// send_forward_recv_forward without overlap_p2p_comm in schedules.py:1492 of core_v0.16.1;
+/// benchmarks/accuracy/journal.md#interleaving has it measured.
+[[nodiscard]] constexpr bool blocked_forward(std::size_t k, std::size_t warm_up) { return k > 0 && k <= warm_up; }
+/// The same of backward `k` of `tasks`, after the pairs.
+[[nodiscard]] constexpr bool blocked_backward(std::size_t k, std::size_t warm_up, std::size_t tasks) {
+  return k > tasks - warm_up;
+}
+
 /// The rank's tasks in issue order.
 ///   1F1B       forwards of the warm-up, then (F, B) pairs, then the remaining backwards. With pp = 1: F, B, F, ...
 ///              (one forward ahead with EP overlap).

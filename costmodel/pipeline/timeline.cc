@@ -21,6 +21,9 @@
 // kUnknown before. A task writes its output, including the transfer, into its neighbour's slot. A backward waits only
 // for the backward of the next stage, because that one has waited for its own forward, which has waited for ours.
 //
+// Before and after an interleaved schedule's pairs a rank waits for its own transfer, which waits until the neighbour
+// has done its task before (blocked_forward, blocked_backward). Those ends are kept by rank and index.
+//
 // A chunk's first forward and last backward differ from the others (gather, delays). Their items refer to a second
 // entry of the chunk, at vpp + chunk. They never run in a pair, because warm-up and cool-down are long enough.
 namespace foldwise::costmodel {
@@ -55,6 +58,7 @@ struct Scratch {
   std::vector<ChunkTicks> ticks;               ///< [rank][2 vpp], so that a rank's ticks are adjacent.
   std::vector<ChunkTicks> by_stage;            ///< As PipelineTimes::stages.
   std::vector<Picoseconds> forward_input, backward_input;  ///< [stage][micro-batch]
+  std::vector<Picoseconds> forward_end, backward_end;      ///< [rank][index in the rank's order]; if interleaved.
   std::vector<Rank> ranks;
   std::vector<Picoseconds> reload;  ///< As PipelineTimes::reload.
 };
@@ -105,6 +109,8 @@ void prepare(const PipelineTimes& times, const ScheduleShape& shape, Scratch& sc
   scratch.forward_input.assign(pp * vpp * m, kUnknown);
   std::fill_n(scratch.forward_input.begin(), m, Picoseconds{0});  // The data loader feeds the first stage.
   scratch.backward_input.assign(pp * vpp * m, kUnknown);
+  scratch.forward_end.assign(vpp > 1 ? pp * vpp * m : 0, kUnknown);
+  scratch.backward_end.assign(vpp > 1 ? pp * vpp * m : 0, kUnknown);
   scratch.ranks.assign(pp, {});
   for (std::size_t rank = 0; rank < pp; ++rank) {
     scratch.ranks[rank].warm = scratch.warm[rank];
@@ -131,6 +137,9 @@ class Turn {
         gathered_(scratch.gathered.data() + rank * vpp_),
         forward_input_(scratch.forward_input.data()),
         backward_input_(scratch.backward_input.data()),
+        forward_end_(scratch.forward_end.data()),
+        backward_end_(scratch.backward_end.data()),
+        last_rank_(rank + 1 == static_cast<std::size_t>(shape.pp)),
         record_(record),
         state_(scratch.ranks[rank]) {}
 
@@ -184,13 +193,16 @@ class Turn {
     const Picoseconds f_ready = forward_input_[slot_of(f)], b_ready = backward_input_[slot_of(b)];
     if (f_ready == kUnknown || b_ready == kUnknown) return false;
     const ChunkTicks &ft = ticks_[f.chunk], &bt = ticks_[b.chunk];
-    const Picoseconds start = std::max({state_.free, f_ready, b_ready}), end = start + merged_pair(ft, bt);
+    const Picoseconds blocked = forward_blocked();
+    if (blocked == kUnknown) return false;
+    const Picoseconds start = std::max({state_.free, f_ready, b_ready, blocked}), end = start + merged_pair(ft, bt);
     state_.free = kBlocking ? end + ft.send_forward + bt.send_backward : end;
     // A blocking pair first sends its activations, then its gradient.
     deliver_forward(slot_of(f), end, ft.send_forward);
     deliver_backward(slot_of(b), kBlocking ? end + ft.send_forward : end, bt.send_backward);
     record_(rank_, start, end, kBlocking ? ft.send_forward : 0, 0);
     record_(rank_, start, end, kBlocking ? ft.send_forward + bt.send_backward : 0, 0);
+    ended(end, end);
     ++state_.next_forward;
     ++state_.next_backward;
     return true;
@@ -201,7 +213,9 @@ class Turn {
     const Picoseconds ready = forward_input_[slot_of(f)];
     if (ready == kUnknown) return false;
     const ChunkTicks& stage = ticks_[f.chunk];
-    Picoseconds start = std::max(state_.free, ready), gather = 0;
+    const Picoseconds blocked = forward_blocked();
+    if (blocked == kUnknown) return false;
+    Picoseconds start = std::max({state_.free, ready, blocked}), gather = 0;
     if (const auto entry = static_cast<std::size_t>(f.chunk); entry >= vpp_) {
       gather = kBlocking ? stage.gather : std::max<Picoseconds>(0, gathered_[entry - vpp_] - start);
       start += gather;
@@ -210,6 +224,7 @@ class Turn {
     state_.free = kBlocking ? end + stage.send_forward : end;
     deliver_forward(slot_of(f), end, stage.send_forward);
     record_(rank_, start, end, kBlocking ? stage.send_forward : 0, gather);
+    ended(end, kUnknown);
     ++state_.next_forward;
     return true;
   }
@@ -219,12 +234,35 @@ class Turn {
     const Picoseconds ready = backward_input_[slot_of(b)];
     if (ready == kUnknown) return false;
     const ChunkTicks& stage = ticks_[b.chunk];
-    const Picoseconds start = std::max(state_.free, ready), end = start + stage.backward;
+    const Picoseconds blocked = backward_blocked();
+    if (blocked == kUnknown) return false;
+    const Picoseconds start = std::max({state_.free, ready, blocked}), end = start + stage.backward;
     state_.free = kBlocking ? end + stage.send_backward : end;
     deliver_backward(slot_of(b), end, stage.send_backward);
     record_(rank_, start, end, kBlocking ? stage.send_backward : 0, 0);
+    ended(kUnknown, end);
     ++state_.next_backward;
     return true;
+  }
+
+  /// When the transfer of the forward before ends, if the next one waits for it; kUnknown if that is not known yet.
+  [[nodiscard]] Picoseconds forward_blocked() const {
+    const std::size_t k = state_.next_forward;
+    if (vpp_ == 1 || !blocked_forward(k, state_.warm)) return 0;
+    const Picoseconds taken = last_rank_ || k < 2 ? 0 : forward_end_[(rank_ + 1) * total_ + k - 2];
+    return taken == kUnknown ? kUnknown : std::max(state_.sent_forward, taken);
+  }
+  [[nodiscard]] Picoseconds backward_blocked() const {
+    const std::size_t k = state_.next_backward;
+    if (vpp_ == 1 || !blocked_backward(k, state_.warm, total_)) return 0;
+    const Picoseconds taken = rank_ == 0 || k < 2 ? 0 : backward_end_[(rank_ - 1) * total_ + k - 2];
+    return taken == kUnknown ? kUnknown : std::max(state_.sent_backward, taken);
+  }
+  /// Keeps the ends of the next forward and backward, if known.
+  void ended(Picoseconds forward, Picoseconds backward) {
+    if (vpp_ == 1) return;
+    if (forward != kUnknown) forward_end_[rank_ * total_ + state_.next_forward] = forward;
+    if (backward != kUnknown) backward_end_[rank_ * total_ + state_.next_backward] = backward;
   }
 
   const std::size_t vpp_, m_, total_, slots_, rank_, base_;
@@ -235,6 +273,9 @@ class Turn {
   Picoseconds* const gathered_;
   Picoseconds* const forward_input_;
   Picoseconds* const backward_input_;
+  Picoseconds* const forward_end_;
+  Picoseconds* const backward_end_;
+  const bool last_rank_;
   const Record& record_;
   Scratch::Rank state_;  ///< A copy, because no other rank writes it.
 };

@@ -19,6 +19,7 @@ BlockCost scaled(const BlockCost& cost, double times) {
     d.copy *= times;
     d.products *= times;
     d.unclocked *= times;
+    d.warm *= times;
     d.clock = d.clock.repeated(std::llround(times));
     d.sustained = d.sustained.repeated(std::llround(times));
   };
@@ -63,12 +64,12 @@ void throttle(StageCost& stage, const HostIdle& stays) {
     if (d.unclocked <= Seconds{}) return 1.0;
     const Seconds alone = d.device() + host;
     const double products = d.products.to<double>(), lost = (d.unclocked / d.products).to<double>(),
-                 period = (alone - saved).to<double>(),
+                 warm = d.warm.to<double>(), period = (alone - saved).to<double>(),
                  others = std::max(0.0, (d.compute + d.comm + idle - stage.hidden / 2.0 - d.products).to<double>());
-    auto stretched = limited_products(d.products, lost, Seconds{others}).to<double>();
-    // In a longer period the duty is the share of the period: x (1 - lost x / period) = products.
-    if (stretched + others < period)
-      stretched = (1.0 - std::sqrt(1.0 - 4.0 * lost * products / period)) * period / (2.0 * lost);
+    auto stretched = limited_products(d.products, lost, Seconds{std::max(0.0, others - warm)}).to<double>();
+    // In a longer period the duty is the share of the period: x (1 - lost x / cooling) = products.
+    if (const double cooling = period - warm; stretched + others < period)
+      stretched = (1.0 - std::sqrt(std::max(0.0, 1.0 - 4.0 * lost * products / cooling))) * cooling / (2.0 * lost);
     const double stretch = 1.0 + (stretched - products) / d.compute.to<double>();
     d.compute *= stretch;
     host = std::max({Seconds{}, idle - d.exposed_copy(), alone - d.device()});

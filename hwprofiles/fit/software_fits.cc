@@ -36,7 +36,7 @@ struct Benchmark {
   std::string_view what, kind, forward, backward;  ///< Names of curves; empty: none.
   std::string_view only;                           ///< Part of the names of kernels to use; empty: all.
 };
-constexpr std::array<Benchmark, 15> kBenchmarks{
+constexpr std::array<Benchmark, 17> kBenchmarks{
     {{"cross_entropy", "unfused", "unfused_cross_entropy_forward", "unfused_cross_entropy_backward", ""},
      {"cross_entropy", "native", "native_cross_entropy_forward", "native_cross_entropy_backward", ""},
      {"mamba_chunk_scan_combined", "", "mamba_scan_forward", "mamba_scan_backward", ""},
@@ -52,7 +52,9 @@ constexpr std::array<Benchmark, 15> kBenchmarks{
      {"query_norm", "", "query_norm_forward", "query_norm_backward", ""},
      {"key_selection", "", "key_selection", "", ""},
      {"gated_delta_rule", "", "gated_delta_rule_forward", "gated_delta_rule_backward", ""},
-     {"delta_net_layout", "", "delta_net_layout_forward", "delta_net_layout_backward", ""}}};
+     {"delta_net_layout", "", "delta_net_layout_forward", "delta_net_layout_backward", ""},
+     {"rms_norm", "general", "general_norm_forward", "general_norm_backward", "rmsnorm"},
+     {"rms_norm", "heads", "head_norm_forward", "head_norm_backward", "rmsnorm"}}};
 
 double number(const Json& record, const char* key) { return record.value(key, 1.0); }
 
@@ -132,6 +134,19 @@ void add_steps(const std::vector<Json>& records, const costmodel::Hardware& hw, 
   }
 }
 
+/// Adds kernels of a step's end. An element is a parameter of the rank's shard.
+void add_optimizers(const std::vector<Json>& records, Samples& samples) {
+  for (const Json& record : records) {
+    const double parameters = record.at("parameters");
+    const auto add = [&](const char* curve, const char* part) {
+      const double seconds = 1e-3 * time_of(record.at("kernels"), part);  // From ms.
+      if (seconds > 0.0) samples[curve].push_back({seconds, parameters, 1.0});
+    };
+    add("widen", "direct_copy_kernel_cuda");
+    add("adam_remainder", "MasterParamRemainder");
+  }
+}
+
 /// Relative least squares of launch + groups per_group + elements per_element with nonnegative coefficients. A term is
 /// fitted only if the samples differ in it.
 struct Linear {
@@ -171,11 +186,13 @@ Linear fit(const std::vector<Sample>& samples) {
 
 }  // namespace
 
-/// {"curves": "software", "kernels": a file of software_kernels.py, "steps": one of megatron_steps.py --kernels}
+/// {"curves": "software", "kernels": a file of software_kernels.py, "steps": one of megatron_steps.py --kernels,
+/// "optimizers": kernels of exported scripts' steps, with the parameters of the rank's shard}
 void fit_software(Fitting& fitting, ProfileFit& profile, ObjectReader& entry) {
   Samples samples;
   add_benchmarks(fitting.lines(entry.required_string("kernels")), samples);
   add_steps(fitting.lines(entry.required_string("steps")), profile.hardware, samples);
+  add_optimizers(fitting.lines(entry.required_string("optimizers")), samples);
   for (const auto& [name, list] : samples) {
     const Linear all = fit(list);
     const auto [errors, left_out] = leave_one_out(
@@ -184,7 +201,9 @@ void fit_software(Fitting& fitting, ProfileFit& profile, ObjectReader& entry) {
     const bool steps = name == "probability_gradient" || name == "bias_gradient" || name == "sink_gradient";
     const std::string text =
         list.size() == 1 ? "foldwise-fit: 1 sample, which it meets" : "foldwise-fit: " + errors_text(errors, left_out);
-    const Origin origin{list.size() == 1 ? "measured" : "fitted", steps ? "step_kernels" : "software_kernels", text,
+    const bool optimizer = name == "widen" || name == "adam_remainder";
+    const char* source = steps ? "step_kernels" : optimizer ? "optimizer_kernels" : "software_kernels";
+    const Origin origin{list.size() == 1 ? "measured" : "fitted", source, text,
                         "2026-11"};
     profile.sheet.put(at + "/per_element", all.per_element * 1e12, "ps", origin);
     profile.sheet.put(at + "/per_group", all.per_group * 1e6, "us", origin);

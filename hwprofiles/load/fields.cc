@@ -99,8 +99,14 @@ const std::vector<std::pair<std::string, SoftwareKernel>> software_names{
     {"gated_delta_rule_forward", SoftwareKernel::kGatedDeltaRuleForward},
     {"gated_delta_rule_backward", SoftwareKernel::kGatedDeltaRuleBackward},
     {"delta_net_layout_forward", SoftwareKernel::kDeltaNetLayoutForward},
-    {"delta_net_layout_backward", SoftwareKernel::kDeltaNetLayoutBackward}};
-static_assert(costmodel::kSoftwareKernels == 32);
+    {"delta_net_layout_backward", SoftwareKernel::kDeltaNetLayoutBackward},
+    {"general_norm_forward", SoftwareKernel::kGeneralNormForward},
+    {"general_norm_backward", SoftwareKernel::kGeneralNormBackward},
+    {"head_norm_forward", SoftwareKernel::kHeadNormForward},
+    {"head_norm_backward", SoftwareKernel::kHeadNormBackward},
+    {"widen", SoftwareKernel::kWiden},
+    {"adam_remainder", SoftwareKernel::kAdamRemainder}};
+static_assert(costmodel::kSoftwareKernels == 38);
 
 const std::vector<std::pair<std::string, CollectiveKind>> collective_names{
     {"all_reduce", CollectiveKind::kAllReduce},
@@ -340,6 +346,9 @@ std::vector<Field> fields(const json& merged) {
         format == MathFormat::kBf16 || has(merged, "/peak/" + name),
         [i](Hardware& hw, double v) { hw.power.joule_per_flop.at(i) = v; });
   }
+  add("/power/attention", ratio_dimension, Range::kShare, false, [](Hardware& hw, double v) { hw.power.attention = v; });
+  add("/power/memory_pause", ratio_dimension, Range::kShare, false,
+      [](Hardware& hw, double v) { hw.power.memory_pause = v; });
 
   for (const auto& [name, rates] : {std::pair{"gemm", &Contention::gemm}, std::pair{"memory", &Contention::memory}}) {
     const std::string at = std::string("/contention/") + name;

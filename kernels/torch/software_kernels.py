@@ -137,6 +137,15 @@ def activation_clamp(rows, width, limit=7.0):
     record("activation_clamp", {"rows": rows, "width": width}, run, (x,))
 
 
+def rms_norm(rows, width):
+    """Transformer Engine has kernels tuned for some widths (REGISTER_NORM_LAUNCHER in its normalization/rmsnorm)."""
+    from transformer_engine.pytorch import RMSNorm
+
+    x, norm = leaf(rows, width), RMSNorm(width, params_dtype=torch.bfloat16, device="cuda")
+    kind = "tuned" if width in (512, 768, 1024, 2048, 4096, 8192) else "general"
+    record("rms_norm", {"kind": kind, "rows": rows, "width": width}, lambda: norm(x), (x, norm.weight))
+
+
 def losses(tokens, vocab):
     import torch.distributed as dist
     from megatron.core import parallel_state
@@ -344,6 +353,14 @@ def loss():
         losses(tokens, vocab)
 
 
+def norms():
+    for width in (1536, 2048, 2304, 2560, 2880, 3072, 3584, 4096, 5120, 6144, 7168, 8192, 12288):
+        for rows in (8192, 16384, 32768):
+            rms_norm(rows, width)
+    for rows in (65536, 262144, 524288):
+        rms_norm(rows, 128)
+
+
 def permute():
     unfused_permute(2048, 4096, 128, 8, 128)  # Qwen3-235B's share of a rank under TP 2,
     unfused_permute(14600, 4096, 4, 1, 1)  # and about what it receives from DeepEP under EP 32.
@@ -353,5 +370,5 @@ def permute():
 
 if __name__ == "__main__":
     for group in sys.argv[1:]:
-        {"experts": gpt_oss_experts, "mamba": mamba, "loss": loss, "permute": permute, "v4": deepseek_v4,
-         "delta": delta_net}[group]()
+        {"experts": gpt_oss_experts, "mamba": mamba, "loss": loss, "norms": norms, "permute": permute,
+         "v4": deepseek_v4, "delta": delta_net}[group]()

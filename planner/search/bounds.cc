@@ -10,18 +10,19 @@ DirectionLoad& DirectionLoad::operator+=(const DirectionLoad& other) {
   copy += other.copy;
   products += other.products;
   unclocked += other.unclocked;
+  warm += other.warm;
   return *this;
 }
 
 DirectionLoad DirectionLoad::times(double count) const {
-  return {count * work, count * compute, count * copy, count * products, count * unclocked};
+  return {count * work, count * compute, count * copy, count * products, count * unclocked, count * warm};
 }
 
 Seconds DirectionLoad::at_least(Seconds idle) const {
   const Seconds device = std::max(work, copy);
   if (unclocked <= Seconds{} || compute <= Seconds{}) return device;
   // The same as throttle() in stage_cost.cc.
-  const Seconds others = std::max(Seconds{}, device + idle - products);
+  const Seconds others = std::max(Seconds{}, device + idle - products - warm);
   const Seconds more = costmodel::limited_products(products, (unclocked / products).to<double>(), others) - products;
   return std::max(work + more, copy);
 }
@@ -44,7 +45,8 @@ Load load_of(const costmodel::BlockCost& cost, Seconds saving) {
                          .compute = d.compute,
                          .copy = d.copy,
                          .products = d.products,
-                         .unclocked = d.unclocked};
+                         .unclocked = d.unclocked,
+                         .warm = d.warm};
   };
   return {.forward = direction(cost.forward),
           .backward = direction(cost.backward),

@@ -13,7 +13,7 @@ struct DirectionLoad {
   Seconds work{};                   ///< Compute, and exposed communication.
   Seconds compute{};                ///< The part of `work` that the power limit stretches.
   Seconds copy{};                   ///< Copies over the host link, which run beside `work`.
-  Seconds products{}, unclocked{};  ///< As in DirectionCost.
+  Seconds products{}, unclocked{}, warm{};  ///< As in DirectionCost.
   DirectionLoad& operator+=(const DirectionLoad& other);
   [[nodiscard]] DirectionLoad times(double count) const;
   /// Lower bound of the time of this work on a rank that also waits for `idle`, which is not counted in it. The formula
