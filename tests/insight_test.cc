@@ -152,7 +152,7 @@ TEST(Insight, MoreMemoryIsWhatItMakesRoomFor) {
 }
 
 // Of whatever somebody has published: do walls add up, does more of nothing cost more than
-// two percent (hotter products, less to hide behind), and is the best change a run that
+// 2.5 percent (docs/output.md: hotter products, less to hide behind), and is the best change a run that
 // rules accept, that fits and that differs?
 TEST(Insight, HoldsForPublishedRuns) {
   const std::vector<planner::Run> runs = load_runs(FW_ACCURACY_DIR "/runs/published_runs.json").runs;
@@ -167,7 +167,7 @@ TEST(Insight, HoldsForPublishedRuns) {
     const Insight result = insight(problem_of(run), run.options, p, kHeadroom);
     const Walls& w = result.walls;
     EXPECT_NEAR(w.compute + w.memory + w.communication + w.host + w.bubble, 1.0, 1e-6);
-    for (const Sensitivity& s : result.sensitivities) EXPECT_GE(s.gain, -0.02 * p.step_time) << to_string(s.resource);
+    for (const Sensitivity& s : result.sensitivities) EXPECT_GE(s.gain, -0.025 * p.step_time) << to_string(s.resource);
     if (!result.best) continue;
     ++changed;
     auto best = run;

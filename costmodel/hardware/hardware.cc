@@ -140,6 +140,10 @@ double sustained_clock(const Hardware& hw, MathFormat format) {
   return std::min(1.0, (hw.power.limit - hw.power.base).to<double>() / full);
 }
 
+bool cudnn_norms(const Hardware& hw) {
+  return hw.software.at(static_cast<std::size_t>(SoftwareKernel::kGeneralNormForward)).per_element <= Seconds{};
+}
+
 double sustained_attention(const Hardware& hw) {
   const double clock = sustained_clock(hw, MathFormat::kBf16);
   return clock < 1.0 ? std::min(1.0, clock / hw.power.attention) : 1.0;

@@ -315,6 +315,10 @@ struct Hardware {
   [[nodiscard]] FlopRate mfu_peak(Precision precision) const;
 };
 
+/// Whether norms are priced as cuDNN's, at one rate for all widths, since there is none of Transformer Engine's
+/// kernels.
+[[nodiscard]] bool cudnn_norms(const Hardware& hw);
+
 /// Share of its rate that a format's products keep if they never pause. Pauses let the GPU cool; then the share is 1 -
 /// (1 - sustained_clock) x duty. Source: docs/formulas.md#power.
 [[nodiscard]] double sustained_clock(const Hardware& hw, MathFormat format);

@@ -1,6 +1,7 @@
 #include "costmodel/ops/builder.h"
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <utility>
 
@@ -186,15 +187,12 @@ bool tuned_norm(std::int64_t width) {
 
 void Builder::norm(std::string_view name, double rows, std::int64_t width, bool tp_replicated) {
   const double elements = rows * static_cast<double>(width);
-  const bool head = width <= 256, general = options().software.transformer_engine &&
-                                            model().normalization == Normalization::kRmsNorm && !tuned_norm(width);
-  const SoftwareKernel forward_kernel =
-      head ? SoftwareKernel::kHeadNormForward : SoftwareKernel::kGeneralNormForward;
-  // A system without the curve runs cuDNN's norms, which have one rate for all widths.
-  if (general && software_time(hardware(), forward_kernel, elements, 1) > Seconds{})
-    op_pair(name, SoftwareWork{forward_kernel, elements},
-            SoftwareWork{head ? SoftwareKernel::kHeadNormBackward : SoftwareKernel::kGeneralNormBackward, elements}, 1,
-            3);
+  using enum SoftwareKernel;
+  const bool head = width <= 256;
+  if (options().software.transformer_engine && model().normalization == Normalization::kRmsNorm && !tuned_norm(width) &&
+      !cudnn_norms(hardware()))
+    op_pair(name, SoftwareWork{head ? kHeadNormForward : kGeneralNormForward, elements},
+            SoftwareWork{head ? kHeadNormBackward : kGeneralNormBackward, elements}, 1, 3);
   else
     memory_op(name, MemoryOp::kNormForward, 4.0 * elements, MemoryOp::kNormBackward, 6.0 * elements, 1, 3);
   if (options().software.transformer_engine)

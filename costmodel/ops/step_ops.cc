@@ -315,7 +315,8 @@ void clip_gradients(Builder& b, const Update& u) {
   if (u.context.options.layer.precision == Precision::kFp16) {
     // Loss scaling: gradients are divided by the scale. All ranks check whether one of them is infinite, and the host
     // waits for the result. Source: _unscale_main_grads_and_check_for_nan in megatron/core/optimizer/optimizer.py.
-    b.forward("unscale_gradients", MemoryWork{MemoryOp::kElementwise, Bytes{2.0 * u.main_gradient * u.own}}, u.launches);
+    b.forward("unscale_gradients", MemoryWork{MemoryOp::kElementwise, Bytes{2.0 * u.main_gradient * u.own}},
+              u.launches);
     b.collective("found_inf", Phase::kForward, CollectiveKind::kAllReduce, Group::kDpCp, 4.0);
     b.forward("found_inf", HostSyncWork{}, 1);
   }
@@ -346,8 +347,8 @@ void adam(Builder& b, const Update& u) {
   if (remainder && !direct)
     pass("adam", SoftwareWork{SoftwareKernel::kAdamRemainder, own});
   else
-    pass("adam", MemoryWork{MemoryOp::kOptimizer, Bytes{own * (u.main_gradient + 2.0 * 4.0 +
-                                                               2.0 * (direct ? 4.0 : 8.0))}});
+    pass("adam",
+         MemoryWork{MemoryOp::kOptimizer, Bytes{own * (u.main_gradient + 2.0 * 4.0 + 2.0 * (direct ? 4.0 : 8.0))}});
   if (!types.empty())  // Written narrow, then copied into the state.
     pass("narrow_states", MemoryWork{MemoryOp::kElementwise, Bytes{own * (wide * kFp32 + narrow + 2.0 * narrow)}});
   if (!adam_owns_masters(o))

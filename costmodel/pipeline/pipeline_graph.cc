@@ -286,8 +286,8 @@ Timeline timeline_of(const PipelineGraph& pipeline) {
     std::int64_t end = 0;
     for (const PipelineGraph::Placed& placed : rank) {
       const std::int64_t start = execution.start_ps[static_cast<std::size_t>(placed.first)];
-      const std::int64_t ready = std::max(
-          {end_of(placed.before), end_of(placed.input), end_of(placed.sent), end_of(placed.taken)});
+      const std::int64_t ready =
+          std::max({end_of(placed.before), end_of(placed.input), end_of(placed.sent), end_of(placed.taken)});
       out.push_back({.task = placed.task,
                      .start_ps = start,
                      .end_ps = end_of(placed.last),

@@ -34,7 +34,7 @@ struct PipelineGraph {
     std::int32_t send = -1;            ///< Its transfer, if any.
     std::int32_t before = -1, input = -1, gather = -1;  ///< Tasks that its first stretch waits for; -1: none.
     std::int32_t sent = -1, taken = -1;  ///< Likewise, if blocked: the transfer before, and its receiver's task.
-    std::int64_t blocked_ps = 0;  ///< How long the rank waits for its own transfers after the task.
+    std::int64_t blocked_ps = 0;         ///< How long the rank waits for its own transfers after the task.
   };
   TaskGraph graph;
   std::vector<std::vector<Placed>> ranks;  ///< [pp], in issue order.

@@ -79,9 +79,9 @@ struct ScheduleShape {
 [[nodiscard]] std::int64_t num_warmup(const ScheduleShape& shape, std::int64_t rank);
 
 /// Whether forward `k`, in a rank's order, of an interleaved schedule waits until the forward before is sent. Megatron
-/// overlaps transfers with compute between the pairs only. Before them a rank waits for what it sends, and the next rank
-/// takes that when its own forward before is done. So no rank is more than two forwards ahead of the next one. Source:
-/// send_forward_recv_forward without overlap_p2p_comm in schedules.py:1492 of core_v0.16.1;
+/// overlaps transfers with compute between the pairs only. Before them a rank waits for what it sends, and the next
+/// rank takes that when its own forward before is done. So no rank is more than two forwards ahead of the next one.
+/// Source: send_forward_recv_forward without overlap_p2p_comm in schedules.py:1492 of core_v0.16.1;
 /// benchmarks/accuracy/journal.md#interleaving has it measured.
 [[nodiscard]] constexpr bool blocked_forward(std::size_t k, std::size_t warm_up) { return k > 0 && k <= warm_up; }
 /// The same of backward `k` of `tasks`, after the pairs.

@@ -203,8 +203,7 @@ void fit_software(Fitting& fitting, ProfileFit& profile, ObjectReader& entry) {
         list.size() == 1 ? "foldwise-fit: 1 sample, which it meets" : "foldwise-fit: " + errors_text(errors, left_out);
     const bool optimizer = name == "widen" || name == "adam_remainder";
     const char* source = steps ? "step_kernels" : optimizer ? "optimizer_kernels" : "software_kernels";
-    const Origin origin{list.size() == 1 ? "measured" : "fitted", source, text,
-                        "2026-11"};
+    const Origin origin{list.size() == 1 ? "measured" : "fitted", source, text, "2026-11"};
     profile.sheet.put(at + "/per_element", all.per_element * 1e12, "ps", origin);
     profile.sheet.put(at + "/per_group", all.per_group * 1e6, "us", origin);
     profile.sheet.put(at + "/launch", all.launch * 1e6, "us", origin);

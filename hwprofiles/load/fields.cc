@@ -346,7 +346,8 @@ std::vector<Field> fields(const json& merged) {
         format == MathFormat::kBf16 || has(merged, "/peak/" + name),
         [i](Hardware& hw, double v) { hw.power.joule_per_flop.at(i) = v; });
   }
-  add("/power/attention", ratio_dimension, Range::kShare, false, [](Hardware& hw, double v) { hw.power.attention = v; });
+  add("/power/attention", ratio_dimension, Range::kShare, false,
+      [](Hardware& hw, double v) { hw.power.attention = v; });
   add("/power/memory_pause", ratio_dimension, Range::kShare, false,
       [](Hardware& hw, double v) { hw.power.memory_pause = v; });
 

@@ -50,6 +50,9 @@ std::vector<EnvironmentVariable> environment_of(const Run& run) {
     list.push_back({"NVTE_USE_CUTLASS_GROUPED_GEMM", "1", "the experts' forward and dgrad in one kernel"});
   if (run.model.has_moe() && o.layer.software.experts == costmodel::Experts::kFused)
     list.push_back({"NVTE_CUTEDSL_FUSED_GROUPED_MLP", "1", "the grouped MLP as one kernel"});
+  if (o.layer.software.transformer_engine && costmodel::cudnn_norms(run.hardware))
+    for (const char* name : {"NVTE_NORM_FWD_USE_CUDNN", "NVTE_NORM_BWD_USE_CUDNN"})
+      list.push_back({name, "1", "norms by cuDNN, as they are priced"});
   if (o.layer.cuda_graph.impl != GraphImpl::kNone)
     list.push_back({"NCCL_GRAPH_REGISTER", "0", "CUDA graphs beside expandable segments read freed memory otherwise"});
   if (run.model.has_moe() && o.layer.dispatcher == costmodel::Dispatcher::kHybridEp)

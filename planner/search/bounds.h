@@ -10,9 +10,9 @@ inline constexpr double kRounding = 1.0 - 1e-9;
 
 /// Work of one micro-batch in one direction. It can be added up.
 struct DirectionLoad {
-  Seconds work{};                   ///< Compute, and exposed communication.
-  Seconds compute{};                ///< The part of `work` that the power limit stretches.
-  Seconds copy{};                   ///< Copies over the host link, which run beside `work`.
+  Seconds work{};                           ///< Compute, and exposed communication.
+  Seconds compute{};                        ///< The part of `work` that the power limit stretches.
+  Seconds copy{};                           ///< Copies over the host link, which run beside `work`.
   Seconds products{}, unclocked{}, warm{};  ///< As in DirectionCost.
   DirectionLoad& operator+=(const DirectionLoad& other);
   [[nodiscard]] DirectionLoad times(double count) const;
