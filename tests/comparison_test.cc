@@ -179,7 +179,7 @@ TEST(Comparison, AnErrorIsWhatWasMeasured) {
   EXPECT_NEAR(apart, std::exp(kNormal80 * 0.05 * std::sqrt(2.0)), 1e-9);
   EXPECT_FALSE(at(0.99 * apart, computes_more).exceeds_error);
   EXPECT_TRUE(at(1.01 * apart, computes_more).exceeds_error);
-  const ErrorModel of_sites{.causes = {{"flops", {.sd = 0.2, .rows = {}}}}, .layout_sd = 0.0, .quantile_95 = 2.0};
+  const ErrorModel of_sites{.causes = {{"power", {.sd = 0.2, .rows = {}}}}, .layout_sd = 0.0, .quantile_95 = 2.0};
   const auto error = [&](const json& changes) {
     return distance(a, compared(run_with(changes)), of_sites, false).error_pct;
   };

@@ -151,14 +151,17 @@ TEST(Trace, HasAFlowPerTransfer) {
   TrainingOptions options = mixtral_run();
   options.pipeline.global_batch = 64;
   const json trace = trace_json(timeline_of(options), "");
-  // Others are a rank's waits for its own transfers, and for the rank that takes them, before and after the pairs.
-  std::map<std::int64_t, std::array<std::int64_t, 2>> from;
+  // Others say which task of the next rank takes what is sent before and after the pairs: of another micro-batch.
+  using Place = std::array<double, 3>;  // pid, tid, microseconds
+  const auto place = [](const json& event) -> Place { return {event["pid"], event["tid"], event["ts"]}; };
+  std::map<Place, int> micro_batches;
+  std::map<std::int64_t, Place> from;
   std::size_t flows = 0;
   for (const json& event : trace["traceEvents"]) {
-    if (event["ph"] == "s") from[event["id"]] = {event["pid"], event["tid"]};
-    if (event["ph"] != "f") continue;
-    const auto [pid, tid] = from.at(event["id"]);
-    flows += pid != event["pid"] && tid % 1000 >= 4 && tid % 1000 <= 5 ? 1 : 0;
+    if (event["ph"] == "X" && event["args"].contains("micro_batch"))
+      micro_batches[place(event)] = event["args"]["micro_batch"];
+    if (event["ph"] == "s") from[event["id"]] = place(event);
+    if (event["ph"] == "f") flows += micro_batches.at(from.at(event["id"])) == micro_batches.at(place(event)) ? 1 : 0;
   }
   EXPECT_EQ(flows, 2U * 8U * 7U);
 }
