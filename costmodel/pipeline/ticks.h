@@ -10,8 +10,8 @@ namespace foldwise::costmodel {
 using Picoseconds = std::int64_t;
 
 /// The only place where a time is rounded. Times are not negative, and llround would be a function call.
-// NOLINTNEXTLINE(bugprone-incorrect-roundings)
 [[nodiscard]] inline Picoseconds to_ps(Seconds time) {
+  // NOLINTNEXTLINE(bugprone-incorrect-roundings)
   return static_cast<Picoseconds>(time.to<double>() * 1e12 + 0.5);
 }
 /// chunk_ticks() and reload_ticks() into vectors that are reused from call to call.

@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
-#include <utility>
 
 #include "costmodel/step/data_parallel.h"
 #include "costmodel/step/fsdp_buffers.h"
@@ -272,7 +271,7 @@ class StageBuilder {
     wait_for_offloaded_layers();
     add_transfers();
     add_host();
-    return std::move(stage_);
+    return stage_;
   }
 
  private:
