@@ -1,12 +1,12 @@
 r"""Times the kernels that Megatron's Python reaches and our CUDA programs do not: mamba_ssm's Triton kernels, the eager
 ops of GPT-OSS's experts, Megatron's losses and its permutation without Transformer Engine; forward, and forward with
 backward. One JSON line per setting: wall times of ten runs in ms, and for each kernel its calls and microseconds in one
-run. Needs one GPU and PyTorch; mamba: mamba_ssm (its Triton part) and causal_conv1d; loss, permute: megatron-core
+run. Needs one GPU and PyTorch; norms: Transformer Engine; mamba: mamba_ssm (its Triton part) and causal_conv1d; loss, permute: megatron-core
 0.16.1 (and Transformer Engine for its loss). v4: what DeepSeek-V4 has besides products and attention, by the formulas
 of transformers 5.24 (models/deepseek_v4), compiled. delta: flash-linear-attention 0.6.0 and, on Hopper with Triton
 below 3.7.1, TileLang, which it then uses for one kernel and which prints lines of its own.
 
-    python3 kernels/torch/software_kernels.py experts mamba loss permute v4 delta | grep '^{' \
+    python3 kernels/torch/software_kernels.py experts mamba loss permute v4 delta norms | grep '^{' \
       > hwprofiles/data/kernels/software_kernels.jsonl
 """
 
@@ -142,7 +142,7 @@ def rms_norm(rows, width):
     from transformer_engine.pytorch import RMSNorm
 
     x, norm = leaf(rows, width), RMSNorm(width, params_dtype=torch.bfloat16, device="cuda")
-    kind = "tuned" if width in (512, 768, 1024, 2048, 4096, 8192) else "general"
+    kind = "tuned" if width in (512, 768, 1024, 2048, 4096, 8192) else "heads" if width <= 256 else "general"
     record("rms_norm", {"kind": kind, "rows": rows, "width": width}, lambda: norm(x), (x, norm.weight))
 
 
