@@ -268,6 +268,7 @@ struct Update {
   double gradient, own;  // Bytes per element of a gradient; elements of this rank's shard.
   double main_gradient;  // Bytes per element of the gradients that the optimizer reads.
   double own_quantised;  // Part of these that is cast to FP8 from the shard.
+  double device;         // Share of the shard that the device updates.
   int launches;          // Launches of a multi-tensor kernel over the shard.
 };
 
@@ -286,6 +287,7 @@ Update update_of(const StepContext& context, const ParameterCount& count) {
           .main_gradient = adam_owns_masters(o) ? gradient_bytes(o) : kFp32,
           .own_quantised =
               casts_shards ? count.quantised_dense / shards.dense + count.quantised_expert / shards.expert : 0.0,
+          .device = 1.0 - o.step.offload.optimizer_fraction,
           .launches = static_cast<int>(std::max(1.0, std::ceil(own / kChunk)))};
 }
 
@@ -307,8 +309,7 @@ void finalize_gradients(Builder& b, const Update& u) {
 // tensor.
 void widen_gradients(Builder& b, const Update& u) {
   if (u.gradient < u.main_gradient)
-    b.forward("widen_gradients",
-              SoftwareWork{SoftwareKernel::kWiden, (1.0 - u.context.options.step.offload.optimizer_fraction) * u.own});
+    b.forward("widen_gradients", SoftwareWork{SoftwareKernel::kWiden, u.device * u.own});
 }
 
 void clip_gradients(Builder& b, const Update& u) {
@@ -325,17 +326,17 @@ void clip_gradients(Builder& b, const Update& u) {
   b.forward("clip", MemoryWork{MemoryOp::kOptimizer, Bytes{2.0 * u.main_gradient * u.own}}, u.launches);
 }
 
-// Adam reads gradient, master and states, and writes master and states, where its kernel reads states below FP32 or
-// they are FP32. Else they are widened first, narrowed after and copied back, tensor by tensor (get_unscaled_state and
-// _apply_scale in TE's fused_adam.py). An Adam that owns FP32 masters keeps 16 bits of them beside a BF16 parameter,
-// which it writes itself.
+// Adam reads gradient, master and states, and writes master and states. States below FP32 are widened before and
+// narrowed and copied back after, tensor by tensor (get_unscaled_state and _apply_scale in TE's fused_adam.py), unless
+// the kernel reads them as they are. An Adam that owns FP32 masters keeps 16 bits of each beside its BF16 parameter,
+// and writes that parameter itself.
 void adam(Builder& b, const Update& u) {
   const TrainingOptions& o = u.context.options;
   const Optimizer& opt = o.step.optimizer;
-  const double gpu = 1.0 - o.step.offload.optimizer_fraction, own = gpu * u.own;
+  const double own = u.device * u.own;
   const bool direct = opt.reads_bf16_moments && opt.exp_avg == DataType::kBf16 && opt.exp_avg_sq == DataType::kBf16,
              remainder = adam_owns_masters(o) && opt.main_params == DataType::kFp32;
-  if (gpu <= 0.0) return;
+  if (u.device <= 0.0) return;
   const auto pass = [&](std::string_view name, const Work& work) {
     b.forward(name, work, u.launches).updates_parameters = true;
   };
@@ -350,9 +351,9 @@ void adam(Builder& b, const Update& u) {
     pass("adam",
          MemoryWork{MemoryOp::kOptimizer, Bytes{own * (u.main_gradient + 2.0 * 4.0 + 2.0 * (direct ? 4.0 : 8.0))}});
   if (!types.empty())  // Written narrow, then copied into the state.
-    pass("narrow_states", MemoryWork{MemoryOp::kElementwise, Bytes{own * (wide * kFp32 + narrow + 2.0 * narrow)}});
+    pass("narrow_states", MemoryWork{MemoryOp::kElementwise, Bytes{own * (wide * kFp32 + 3.0 * narrow)}});
   if (!adam_owns_masters(o))
-    pass("cast_to_model", MemoryWork{MemoryOp::kElementwise, Bytes{6.0 * (own - gpu * u.own_quantised)}});
+    pass("cast_to_model", MemoryWork{MemoryOp::kElementwise, Bytes{6.0 * (own - u.device * u.own_quantised)}});
 }
 
 // States that are on the host, and parameters that it updates.

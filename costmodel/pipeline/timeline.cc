@@ -202,9 +202,8 @@ class Turn {
     deliver_backward(slot_of(b), kBlocking ? end + ft.send_forward : end, bt.send_backward);
     record_(rank_, start, end, kBlocking ? ft.send_forward : 0, 0);
     record_(rank_, start, end, kBlocking ? ft.send_forward + bt.send_backward : 0, 0);
-    ended(end, end);
-    ++state_.next_forward;
-    ++state_.next_backward;
+    forward_ended(end);
+    backward_ended(end);
     return true;
   }
 
@@ -224,8 +223,7 @@ class Turn {
     state_.free = kBlocking ? end + stage.send_forward : end;
     deliver_forward(slot_of(f), end, stage.send_forward);
     record_(rank_, start, end, kBlocking ? stage.send_forward : 0, gather);
-    ended(end, kUnknown);
-    ++state_.next_forward;
+    forward_ended(end);
     return true;
   }
 
@@ -240,8 +238,7 @@ class Turn {
     state_.free = kBlocking ? end + stage.send_backward : end;
     deliver_backward(slot_of(b), end, stage.send_backward);
     record_(rank_, start, end, kBlocking ? stage.send_backward : 0, 0);
-    ended(kUnknown, end);
-    ++state_.next_backward;
+    backward_ended(end);
     return true;
   }
 
@@ -249,20 +246,25 @@ class Turn {
   [[nodiscard]] Picoseconds forward_blocked() const {
     const std::size_t k = state_.next_forward;
     if (vpp_ == 1 || !blocked_forward(k, state_.warm)) return 0;
-    const Picoseconds taken = last_rank_ || k < 2 ? 0 : forward_end_[(rank_ + 1) * total_ + k - 2];
-    return taken == kUnknown ? kUnknown : std::max(state_.sent_forward, taken);
+    return transfer_ended(k, last_rank_ ? nullptr : forward_end_ + (rank_ + 1) * total_, state_.sent_forward);
   }
   [[nodiscard]] Picoseconds backward_blocked() const {
     const std::size_t k = state_.next_backward;
     if (vpp_ == 1 || !blocked_backward(k, state_.warm, total_)) return 0;
-    const Picoseconds taken = rank_ == 0 || k < 2 ? 0 : backward_end_[(rank_ - 1) * total_ + k - 2];
-    return taken == kUnknown ? kUnknown : std::max(state_.sent_backward, taken);
+    return transfer_ended(k, rank_ == 0 ? nullptr : backward_end_ + (rank_ - 1) * total_, state_.sent_backward);
   }
-  /// Keeps the ends of the next forward and backward, if known.
-  void ended(Picoseconds forward, Picoseconds backward) {
-    if (vpp_ == 1) return;
-    if (forward != kUnknown) forward_end_[rank_ * total_ + state_.next_forward] = forward;
-    if (backward != kUnknown) backward_end_[rank_ * total_ + state_.next_backward] = backward;
+  /// The transfer before task `k` is `sent` when the receiver has ended its task before: one of `ends`, if it has any.
+  [[nodiscard]] static Picoseconds transfer_ended(std::size_t k, const Picoseconds* ends, Picoseconds sent) {
+    const Picoseconds taken = ends == nullptr || k < 2 ? 0 : ends[k - 2];
+    return taken == kUnknown ? kUnknown : std::max(sent, taken);
+  }
+  void forward_ended(Picoseconds end) {
+    if (vpp_ > 1) forward_end_[rank_ * total_ + state_.next_forward] = end;
+    ++state_.next_forward;
+  }
+  void backward_ended(Picoseconds end) {
+    if (vpp_ > 1) backward_end_[rank_ * total_ + state_.next_backward] = end;
+    ++state_.next_backward;
   }
 
   const std::size_t vpp_, m_, total_, slots_, rank_, base_;

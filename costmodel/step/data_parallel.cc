@@ -27,8 +27,8 @@ Beside beside(const StepContext& context, const ComputeSum& window, const Commun
 struct Buckets {
   double most = 1.0;                     // Number of buckets of the dense or of the expert buffer, whichever is larger.
   Seconds gather{}, reduction{};         // Of one bucket.
-  CommunicationSum gathers, reductions;  // Of all buckets.
-  double serial = 0.0;                   // Part of the gathers' time that nothing hides.
+  CommunicationSum gathers, reductions;  // Of all buckets, without `serial`.
+  Seconds serial{};                      // Gathers beside which nothing runs.
 };
 Buckets buckets_of(const StepContext& context, const ParameterCount& count) {
   const auto size = static_cast<double>(bucket_size(context.options));
@@ -36,28 +36,30 @@ Buckets buckets_of(const StepContext& context, const ParameterCount& count) {
   Buckets buckets;
   buckets.most = std::max(dense, expert);
   const OpList ops = data_parallel_ops(context, {.dense = count.dense / dense, .expert = count.expert / expert});
+  // Returns the time of the experts' collectives.
   const auto add = [&](const std::vector<Op>& list, Seconds& one, CommunicationSum& all) {
+    Seconds of_experts{};
     for (const Op& op : list) {
       CommunicationSum bucket;
       bucket.add(op, op_time(op, context.hardware), context.hardware);
       one += bucket.time;
-      all += bucket.scaled(communication_group(op) == Group::kEdp ? expert : dense);
+      const bool experts = communication_group(op) == Group::kEdp;
+      if (experts) of_experts += expert * bucket.time;
+      all += bucket.scaled(experts ? expert : dense);
     }
+    return of_experts;
   };
-  add(ops.forward, buckets.gather, buckets.gathers);
+  const Seconds expert_gathers = add(ops.forward, buckets.gather, buckets.gathers);
   add(ops.backward, buckets.reduction, buckets.reductions);
   // A bucket is gathered when the one before has been waited for (finish_param_sync in param_and_grad_buffer.py), so
   // only one is on its way while a module runs. The experts' weights of one linear are in several.
-  const double tensors = count.expert_tensors,
-               experts = static_cast<double>(rank_shape(context.model, context.options.layer).local_experts);
-  if (expert > 1.0 && tensors > 0.0) {
-    const double together = std::ceil(size * tensors / count.expert);  // Weights in a bucket.
-    const double of_linear = std::max(1.0, experts / together);
-    Seconds time{};
-    for (const Op& op : ops.forward)
-      if (communication_group(op) == Group::kEdp) time += expert * op_time(op, context.hardware);
-    buckets.serial =
-        buckets.gathers.time > Seconds{} ? (1.0 - 1.0 / of_linear) * (time / buckets.gathers.time).to<double>() : 0.0;
+  if (expert > 1.0 && expert_gathers > Seconds{} && count.expert_tensors > 0.0) {
+    const auto weights = static_cast<double>(rank_shape(context.model, context.options.layer).local_experts);
+    const double of_bucket = std::ceil(size * count.expert_tensors / count.expert),
+                 of_linear = std::max(1.0, weights / of_bucket);
+    buckets.serial = (1.0 - 1.0 / of_linear) * expert_gathers;
+    buckets.gathers = buckets.gathers.scaled(1.0 - (buckets.serial / buckets.gathers.time).to<double>());
+    buckets.gather = std::min(buckets.gather, buckets.gathers.time);
   }
   return buckets;
 }
@@ -105,10 +107,8 @@ void add_data_parallel(const StepContext& context, std::int64_t rank, Seconds up
   if (o.step.overlaps.dp_param) {
     first.gather = cost.gather.time;
     if (buckets.most > 1.0)
-      first.gather = buckets.serial * buckets.gathers.time +
-                     piecewise(context, buckets.gathers.scaled(1.0 - buckets.serial),
-                               std::min(buckets.gather, (1.0 - buckets.serial) * buckets.gathers.time),
-                               mix(0, (1.0 - 1.0 / buckets.most) * first.forward));
+      first.gather = buckets.serial + piecewise(context, buckets.gathers, buckets.gather,
+                                                mix(0, (1.0 - 1.0 / buckets.most) * first.forward));
     if (o.step.overlaps.param_gather_with_optimizer_step) {  // It runs beside the update of the other chunks.
       const double others = 1.0 - cost.cost.parameters.total() / c.parameters[static_cast<std::size_t>(rank)].total();
       first.gather = beside(context, {.time = others * update}, cost.gather).cost();

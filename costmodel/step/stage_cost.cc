@@ -63,12 +63,13 @@ void throttle(StageCost& stage, const HostIdle& stays) {
     if (d.unclocked <= Seconds{}) return 1.0;
     const Seconds alone = d.device() + host;
     const double products = d.products.to<double>(), lost = (d.unclocked / d.products).to<double>(),
-                 warm = d.warm.to<double>(), period = (alone - saved).to<double>(),
-                 others = std::max(0.0, (d.compute + d.comm + idle - stage.hidden / 2.0 - d.products).to<double>());
-    auto stretched = limited_products(d.products, lost, Seconds{std::max(0.0, others - warm)}).to<double>();
+                 period = (alone - saved).to<double>(),
+                 others = std::max(0.0, (d.compute + d.comm + idle - stage.hidden / 2.0 - d.products).to<double>()),
+                 warm = std::min(d.warm.to<double>(), others);
+    auto stretched = limited_products(d.products, lost, Seconds{others - warm}).to<double>();
     // In a longer period the duty is the share of the period: x (1 - lost x / cooling) = products.
     if (const double cooling = period - warm; stretched + others < period)
-      stretched = (1.0 - std::sqrt(std::max(0.0, 1.0 - 4.0 * lost * products / cooling))) * cooling / (2.0 * lost);
+      stretched = (1.0 - std::sqrt(1.0 - 4.0 * lost * products / cooling)) * cooling / (2.0 * lost);
     const double stretch = 1.0 + (stretched - products) / d.compute.to<double>();
     d.compute *= stretch;
     host = std::max({Seconds{}, idle - d.exposed_copy(), alone - d.device()});

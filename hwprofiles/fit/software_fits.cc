@@ -189,28 +189,26 @@ Linear fit(const std::vector<Sample>& samples) {
 /// {"curves": "software", "kernels": a file of software_kernels.py, "steps": one of megatron_steps.py --kernels,
 /// "optimizers": kernels of exported scripts' steps, with the parameters of the rank's shard}
 void fit_software(Fitting& fitting, ProfileFit& profile, ObjectReader& entry) {
-  Samples samples;
-  add_benchmarks(fitting.lines(entry.required_string("kernels")), samples);
-  add_steps(fitting.lines(entry.required_string("steps")), profile.hardware, samples);
-  add_optimizers(fitting.lines(entry.required_string("optimizers")), samples);
-  for (const auto& [name, list] : samples) {
-    const Linear all = fit(list);
-    const auto [errors, left_out] = leave_one_out(
-        list, fit, [](const Linear& line, const Sample& s) { return std::abs(line.at(s) / s.seconds - 1.0); });
-    const std::string at = "/software/" + name;
-    const bool steps = name == "probability_gradient" || name == "bias_gradient" || name == "sink_gradient";
-    const std::string text =
-        list.size() == 1 ? "foldwise-fit: 1 sample, which it meets" : "foldwise-fit: " + errors_text(errors, left_out);
-    const bool optimizer = name == "widen" || name == "adam_remainder";
-    const char* source = steps ? "step_kernels" : optimizer ? "optimizer_kernels" : "software_kernels";
-    const Origin origin{list.size() == 1 ? "measured" : "fitted", source, text, "2026-11"};
-    profile.sheet.put(at + "/per_element", all.per_element * 1e12, "ps", origin);
-    profile.sheet.put(at + "/per_group", all.per_group * 1e6, "us", origin);
-    profile.sheet.put(at + "/launch", all.launch * 1e6, "us", origin);
-    print_row(profile.name, name, errors, left_out,
-              fmt::format("{:.4g} ps/element, {:.3g} us/group, {:.3g} us", all.per_element * 1e12, all.per_group * 1e6,
-                          all.launch * 1e6));
-  }
+  std::map<std::string_view, Samples> sources;  // By their names in the profile.
+  add_benchmarks(fitting.lines(entry.required_string("kernels")), sources["software_kernels"]);
+  add_steps(fitting.lines(entry.required_string("steps")), profile.hardware, sources["step_kernels"]);
+  add_optimizers(fitting.lines(entry.required_string("optimizers")), sources["optimizer_kernels"]);
+  for (const auto& [source, samples] : sources)
+    for (const auto& [name, list] : samples) {
+      const Linear all = fit(list);
+      const auto [errors, left_out] = leave_one_out(
+          list, fit, [](const Linear& line, const Sample& s) { return std::abs(line.at(s) / s.seconds - 1.0); });
+      const std::string at = "/software/" + name;
+      const std::string text = list.size() == 1 ? "foldwise-fit: 1 sample, which it meets"
+                                                : "foldwise-fit: " + errors_text(errors, left_out);
+      const Origin origin{list.size() == 1 ? "measured" : "fitted", std::string(source), text, "2026-11"};
+      profile.sheet.put(at + "/per_element", all.per_element * 1e12, "ps", origin);
+      profile.sheet.put(at + "/per_group", all.per_group * 1e6, "us", origin);
+      profile.sheet.put(at + "/launch", all.launch * 1e6, "us", origin);
+      print_row(profile.name, name, errors, left_out,
+                fmt::format("{:.4g} ps/element, {:.3g} us/group, {:.3g} us", all.per_element * 1e12,
+                            all.per_group * 1e6, all.launch * 1e6));
+    }
 }
 
 }  // namespace foldwise::hwprofiles

@@ -2,9 +2,9 @@ r"""Times the kernels that Megatron's Python reaches and our CUDA programs do no
 ops of GPT-OSS's experts, Megatron's losses and its permutation without Transformer Engine; forward, and forward with
 backward. One JSON line per setting: wall times of ten runs in ms, and for each kernel its calls and microseconds in one
 run. Needs one GPU and PyTorch; norms: Transformer Engine; mamba: mamba_ssm (its Triton part) and causal_conv1d;
-loss, permute: megatron-core 0.16.1 (and Transformer Engine for its loss). v4: what DeepSeek-V4 has besides products and attention, by the formulas
-of transformers 5.24 (models/deepseek_v4), compiled. delta: flash-linear-attention 0.6.0 and, on Hopper with Triton
-below 3.7.1, TileLang, which it then uses for one kernel and which prints lines of its own.
+loss, permute: megatron-core 0.16.1 (and Transformer Engine for its loss). v4: what DeepSeek-V4 has besides products and
+attention, by the formulas of transformers 5.24 (models/deepseek_v4), compiled. delta: flash-linear-attention 0.6.0 and,
+on Hopper with Triton below 3.7.1, TileLang, which it then uses for one kernel and which prints lines of its own.
 
     python3 kernels/torch/software_kernels.py experts mamba loss permute v4 delta norms | grep '^{' \
       > hwprofiles/data/kernels/software_kernels.jsonl
