@@ -130,22 +130,30 @@ Seconds software_time(const Hardware& hw, SoftwareKernel kernel, double elements
   return curve.launch + static_cast<double>(groups) * curve.per_group + elements * curve.per_element;
 }
 
-double sustained_clock(const Hardware& hw, MathFormat format) {
+double expected_largest(std::int64_t count) {
+  if (count < 2) return 0.0;
+  // The quantile of Blom's 1 - 0.625 / (n + 0.25), by Abramowitz and Stegun 26.2.22.
+  const double t = std::sqrt(-2.0 * std::log(0.625 / (static_cast<double>(count) + 0.25)));
+  return t - (2.30753 + 0.27061 * t) / (1.0 + 0.99229 * t + 0.04481 * t * t);
+}
+
+double sustained_clock(const Hardware& hw, MathFormat format, std::int64_t gpus) {
   const auto i = static_cast<std::size_t>(format);
   const double energy = hw.power.joule_per_flop.at(i);
   if (hw.power.limit <= hw.power.base || energy <= 0.0) return 1.0;
   const GemmCurve& curve = hw.gemm.at(i);
   const double full =
       energy * curve.sustained.at(static_cast<std::size_t>(GemmPhase::kForward)) * curve.peak.to<double>();
-  return std::min(1.0, (hw.power.limit - hw.power.base).to<double>() / full);
+  const double slowest = 1.0 - hw.power.spread * expected_largest(gpus);
+  return std::min(1.0, slowest * (hw.power.limit - hw.power.base).to<double>() / full);
 }
 
 bool cudnn_norms(const Hardware& hw) {
   return hw.software.at(static_cast<std::size_t>(SoftwareKernel::kGeneralNormForward)).per_element <= Seconds{};
 }
 
-double sustained_attention(const Hardware& hw) {
-  const double clock = sustained_clock(hw, MathFormat::kBf16);
+double sustained_attention(const Hardware& hw, std::int64_t gpus) {
+  const double clock = sustained_clock(hw, MathFormat::kBf16, gpus);
   return clock < 1.0 ? std::min(1.0, clock / hw.power.attention) : 1.0;
 }
 

@@ -162,6 +162,7 @@ struct PowerSpec {
   std::array<double, kMathFormats> joule_per_flop{};  ///< By MathFormat.
   double attention = 1.0;     ///< Power of attention at its full rate over that of BF16 products, both above `base`.
   double memory_pause = 1.0;  ///< Seconds of pause that cool the GPU as a second of memory-bound kernels does.
+  double spread = 0.0;        ///< Standard deviation over mean of the rate that the limit leaves to GPUs of this kind.
   bool operator==(const PowerSpec&) const = default;
 };
 
@@ -257,6 +258,8 @@ struct SharedRates {
 struct Contention {
   SharedRates gemm, memory;  ///< Beside a GEMM and beside a memory-bound kernel.
   double start_wait = 0.0;   ///< Wait of a collective for SMs, over the time of the kernel that occupies them.
+  /// Share of its rate that a GEMM keeps if it is launched while the collective already occupies SMs.
+  double launched = 1.0;
   bool operator==(const Contention&) const = default;
 };
 
@@ -320,10 +323,13 @@ struct Hardware {
 [[nodiscard]] bool cudnn_norms(const Hardware& hw);
 
 /// Share of its rate that a format's products keep if they never pause. Pauses let the GPU cool; then the share is 1 -
-/// (1 - sustained_clock) x duty. Source: docs/formulas.md#power.
-[[nodiscard]] double sustained_clock(const Hardware& hw, MathFormat format);
+/// (1 - sustained_clock) x duty. Of the slowest of `gpus` GPUs, for which the others wait. Source:
+/// docs/formulas.md#power.
+[[nodiscard]] double sustained_clock(const Hardware& hw, MathFormat format, std::int64_t gpus = 1);
 /// The same of attention.
-[[nodiscard]] double sustained_attention(const Hardware& hw);
+[[nodiscard]] double sustained_attention(const Hardware& hw, std::int64_t gpus = 1);
+/// Expected largest of `count` values of a standard normal distribution, to 0.03 (Blom, 1958).
+[[nodiscard]] double expected_largest(std::int64_t count);
 /// Time of products beside `others` under the power limit. `lost` is the share of their clocks that the limit takes if
 /// they never pause. It is the x with x (1 - lost x / (x + others)) = products.
 [[nodiscard]] Seconds limited_products(Seconds products, double lost, Seconds others);

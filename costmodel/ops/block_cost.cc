@@ -22,7 +22,8 @@ bool is_product(const Op& op) {
 double sustained_share(const BuildContext& context, const Op& op) {
   if (!is_product(op)) return 1.0;
   const auto* gemm = std::get_if<GemmWork>(&op.work);
-  return gemm != nullptr ? sustained_clock(context.hardware, gemm->format) : sustained_attention(context.hardware);
+  return gemm != nullptr ? sustained_clock(context.hardware, gemm->format, context.num_gpus)
+                         : sustained_attention(context.hardware, context.num_gpus);
 }
 
 std::vector<ClockStep> clock_steps(const BuildContext& context, const std::vector<Op>& ops,

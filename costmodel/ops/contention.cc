@@ -62,7 +62,8 @@ SharedPace shared_pace(const ComputeSum& compute, const CommunicationSum& commun
   const auto all = static_cast<double>(hardware.sms);
   const double sms = std::min(all - 1.0, of_time(communication.sm_time)), copying = of_time(communication.copying);
   const double price = std::min(1.0, sms / hardware.network.collective_sms);
-  const double beside_product = 1.0 - std::max(sms / all, price * (1.0 - rates.gemm.compute));
+  const double product_keeps = starts > 0.0 ? rates.gemm.compute : rates.launched;
+  const double beside_product = 1.0 - std::max(sms / all, price * (1.0 - product_keeps));
   const double beside_memory = 1.0 - price * copying * (1.0 - rates.memory.compute);
   // Seconds that one second of this compute takes beside the communication, by what limits the compute.
   const auto products = (compute.products / compute.time).to<double>();

@@ -33,7 +33,8 @@ struct SharedPace {
   /// Number of equal parts of the communication, each of which waits; below one: the part that waits, once.
   double starts = 1.0;
 };
-/// `starts`: number of kernels of the communication that must wait for SMs which other kernels occupy.
+/// `starts`: number of kernels of the communication that must wait for SMs which other kernels occupy; 0: the products
+/// are launched beside it.
 [[nodiscard]] SharedPace shared_pace(const ComputeSum& compute, const CommunicationSum& communication, double starts,
                                      const Hardware& hardware);
 

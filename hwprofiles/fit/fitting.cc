@@ -18,10 +18,11 @@ using config::Document;
 using config::ObjectReader;
 using Json = nlohmann::ordered_json;
 
-constexpr std::array<FitStep, 13> kSteps{{{"records", fit_own_records},
+constexpr std::array<FitStep, 14> kSteps{{{"records", fit_own_records},
                                           {"gemm", fit_gemms},
                                           {"gemm_phases", fit_gemm_phases},
                                           {"collectives", fit_nccl},
+                                          {"linear_backward", fit_linear_backward},
                                           {"exchange", fit_exchanges},
                                           {"nic_all_to_all", fit_nic_all_to_all},
                                           {"attention", fit_attention},

@@ -66,6 +66,7 @@ void fit_gemms(Fitting& fitting, ProfileFit& fit, config::ObjectReader& entry);
 void fit_one_kernel_groups(Fitting& fitting, ProfileFit& fit, config::ObjectReader& entry);
 void fit_gemm_phases(Fitting& fitting, ProfileFit& fit, config::ObjectReader& entry);
 void fit_nccl(Fitting& fitting, ProfileFit& fit, config::ObjectReader& entry);
+void fit_linear_backward(Fitting& fitting, ProfileFit& fit, config::ObjectReader& entry);
 void fit_exchanges(Fitting& fitting, ProfileFit& fit, config::ObjectReader& entry);
 void fit_nic_all_to_all(Fitting& fitting, ProfileFit& fit, config::ObjectReader& entry);
 void fit_attention(Fitting& fitting, ProfileFit& fit, config::ObjectReader& entry);

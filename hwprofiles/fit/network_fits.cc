@@ -9,6 +9,7 @@
 #include <utility>
 #include <vector>
 
+#include "costmodel/ops/contention.h"
 #include "hwprofiles/fit/collective_fit.h"
 #include "hwprofiles/fit/fitting.h"
 #include "hwprofiles/fit/nelder_mead.h"
@@ -97,6 +98,57 @@ void fit_nccl(Fitting& fitting, ProfileFit& fit, ObjectReader& entry) {
     print_row(fit.name, collective.name, fitted.training, fitted.validated, values);
     print_row(fit.name, collective.name + " < 1 MiB", fitted.training_small, fitted.validated_small, "");
   }
+}
+
+/// Products that are launched beside a collective: backward of column-parallel linears (kernels/torch/linear_backward.py),
+/// whose collectives precede the product beside each in one hardware queue.
+/// {"curves": "linear_backward", "kernels": file}
+void fit_linear_backward(Fitting& fitting, ProfileFit& fit, ObjectReader& entry) {
+  struct Setting {
+    Measurement beside;
+    std::map<std::string, Seconds> time;  ///< By way.
+  };
+  std::map<std::string, Setting> settings;
+  for (const auto& line : fitting.lines(entry.required_string("kernels"))) {
+    if (line.at("connections") != "1") continue;
+    Measurement one;
+    one.kernel = "linear_backward";
+    for (const char* key : {"tp", "rows", "k", "n"}) one.shape[key] = line.at(key);
+    one.samples_us = line.at("us").get<std::vector<double>>();
+    Setting& setting = settings[setting_of(one)];
+    setting.time[line.at("way")] = measured_time(one);
+    if (line.at("way") == "beside") setting.beside = one;
+  }
+  CurveSamples curve{.name = "linear backward",
+                     .pointer = "",
+                     .parameters = {{"/contention/launched_rate", "1", 0.7, 0.01, 1.0}},
+                     .samples = {}};
+  for (const auto& [name, setting] : settings) {
+    // What the parts take in sequence, of the sum of each alone, is no matter of contention.
+    const auto& time = setting.time;
+    const double sequence = (time.at("sequence") / (time.at("all_gather") + time.at("dgrad") + time.at("reduce_scatter") +
+                                                    time.at("wgrad")))
+                                .to<double>();
+    const Bytes bytes{2.0 * static_cast<double>(setting.beside.shape.at("rows") * setting.beside.shape.at("k"))};
+    const auto beside = [tp = setting.beside.shape.at("tp"), bytes](const Hardware& hw, CollectiveKind kind,
+                                                                    Seconds alone, Seconds product) {
+      costmodel::Op op;
+      op.work = costmodel::CollectiveWork{
+          kind, costmodel::Group::kTp, bytes, {.ranks = tp, .ranks_per_domain = hw.network.ranks_per_domain}};
+      costmodel::CommunicationSum communication;
+      communication.add(op, alone, hw);
+      return costmodel::side_by_side({.time = product, .products = product}, communication, 0.0, hw).elapsed();
+    };
+    curve.samples.push_back(setting.beside);
+    curve.predictors.emplace_back([=, times = time](const Hardware& hw) {
+      return sequence * (beside(hw, CollectiveKind::kAllGather, times.at("all_gather"), times.at("dgrad")) +
+                         beside(hw, CollectiveKind::kReduceScatter, times.at("reduce_scatter"), times.at("wgrad")));
+    });
+  }
+  const FittedCurve fitted = fit_curve(fit.hardware, fit.profile.json, curve, kFitSeed);
+  print_fit(fit.name, fitted);
+  fit.sheet.put(fitted.parameters.front().pointer, fitted.values.front(), "1",
+                {"fitted", "linear-backward", note(fitted.training, fitted.validated), "2026-11"});
 }
 
 /// Fused dispatch and combine, from the published tables of some systems.

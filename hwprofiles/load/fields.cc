@@ -350,6 +350,7 @@ std::vector<Field> fields(const json& merged) {
       [](Hardware& hw, double v) { hw.power.attention = v; });
   add("/power/memory_pause", ratio_dimension, Range::kShare, false,
       [](Hardware& hw, double v) { hw.power.memory_pause = v; });
+  add("/power/spread", ratio_dimension, Range::kShare, false, [](Hardware& hw, double v) { hw.power.spread = v; });
 
   for (const auto& [name, rates] : {std::pair{"gemm", &Contention::gemm}, std::pair{"memory", &Contention::memory}}) {
     const std::string at = std::string("/contention/") + name;
@@ -358,6 +359,8 @@ std::vector<Field> fields(const json& merged) {
     add(at + "/collective_rate", ratio_dimension, Range::kShare, false,
         [of = rates](Hardware& hw, double v) { (hw.contention.*of).collective = v; });
   }
+  add("/contention/launched_rate", ratio_dimension, Range::kShare, false,
+      [](Hardware& hw, double v) { hw.contention.launched = v; });
   add("/contention/start_wait", ratio_dimension, Range::kNotNegative, false,
       [](Hardware& hw, double v) { hw.contention.start_wait = v; });
 

@@ -2,7 +2,8 @@
 without a pause, and products that take turns with copies or idle time. One JSON line per workload, with NVML's samples
 (every 15 ms: time in s, energy in mJ, SM clock in MHz, reasons of lower clocks) and when each batch of work ended (ms).
 Needs one GPU, PyTorch and two minutes. `gpus` measures how the GPUs of a machine differ: products that never pause, on
-all of them at once; a line a GPU with, of each half second or so, TFLOPS, SM clock, W and degrees.
+all of them at once; a line a GPU with, of each half second or so, TFLOPS, SM clock, W and degrees. `collectives` measures
+NCCL's collectives of two GPUs alone, in turns with products and beside them; a line a workload and GPU.
 
 `watch` prints time, SM clock in MHz and W at that moment, every 10 ms, until it is stopped: beside megatron_steps.py it
 tells what the GPU does in a run's steps, which are the stretch of that length with the highest mean. h100_power_steps.jsonl
@@ -10,6 +11,7 @@ has every fourth sample of that stretch (`sampled`) beside each run, and `steps`
 
     python3 kernels/torch/power.py measure > h100_power.jsonl
     python3 kernels/torch/power.py gpus >> gpus_power.jsonl
+    torchrun --nproc-per-node 2 kernels/torch/power.py collectives > h200x2_collectives_power.jsonl
     python3 kernels/torch/power.py table benchmarks/accuracy/records/h100_power.jsonl.xz   (benchmarks/accuracy/journal.md#power)
     python3 kernels/torch/power.py steps hwprofiles/data/kernels/h100_power_steps.jsonl
 """
@@ -172,6 +174,99 @@ def measure():
                    stretches=stretches, products_each=count)
 
 
+def collectives():
+    """Products of 4096 take turns with collectives on one stream, or run beside them on another. All GPUs run the same
+    number of batches. `products_ms` is of each stretch of products, `collective_ms` of what follows it."""
+    import os
+
+    import torch
+    import torch.distributed as dist
+
+    rank = int(os.environ["LOCAL_RANK"])
+    torch.cuda.set_device(rank)
+    dist.init_process_group("nccl", device_id=torch.device("cuda", rank))
+    ranks, meter, bf16 = dist.get_world_size(), Meter(rank), torch.bfloat16
+    head = {"schema": 1, "device": torch.cuda.get_device_name(), "rank": rank, "of": ranks, "torch": torch.__version__,
+            "cuda": torch.version.cuda, "nccl": ".".join(map(str, torch.cuda.nccl.version()))}
+    side = torch.cuda.Stream()
+
+    def event():
+        result = torch.cuda.Event(enable_timing=True)
+        result.record()
+        return result
+
+    def record(what, batch, stretches, **more):
+        torch.cuda.synchronize()
+        began = time.perf_counter()
+        for _ in range(3):
+            batch()
+        torch.cuda.synchronize()
+        count = torch.tensor(SECONDS / ((time.perf_counter() - began) / 3), device="cuda")
+        dist.all_reduce(count, dist.ReduceOp.MAX)
+        time.sleep(PAUSE)
+        dist.barrier()
+        stretches.clear()
+        start, ends = time.perf_counter(), []
+        for _ in range(int(count.item())):
+            batch()
+            ends.append(event())
+            if len(ends) > 2:
+                ends[-3].synchronize()
+        torch.cuda.synchronize()
+        seconds = time.perf_counter() - start
+        samples = [[round(at - start, 4), *rest] for at, *rest in meter.samples if start <= at <= start + seconds]
+        print(json.dumps({**head, "what": what, "seconds": round(seconds, 4), "samples": samples[::3],
+                          "products_ms": [round(a.elapsed_time(b), 4) for a, b, _ in stretches],
+                          "collective_ms": [round(b.elapsed_time(c), 4) for _, b, c in stretches], **more}) + "\n", end="", flush=True)
+
+    whole, part = torch.randn(2**26, device="cuda").to(bf16), torch.randn(2**26 // ranks, device="cuda").to(bf16)
+    swapped, a, b, c = torch.empty_like(whole), *(torch.randn(4096, 4096, device="cuda").to(bf16) for _ in range(3))
+
+    def kinds(mib):
+        """Collectives whose larger buffer has `mib` MiB a GPU."""
+        n = mib * 2**19
+        return {"all_gather": lambda: dist.all_gather_into_tensor(whole[:n], part[:n // ranks]),
+                "reduce_scatter": lambda: dist.reduce_scatter_tensor(part[:n // ranks], whole[:n]),
+                "all_to_all": lambda: dist.all_to_all_single(swapped[:n], whole[:n])}
+
+    def turns(products, run, times, beside=False):
+        """`products` products, then `run` as often as `times`; together 20 ms or more. `beside`: `run` on its own stream."""
+        stretches, cycles = [], max(1, round(80 / (products + 1)))
+
+        def batch():
+            for _ in range(cycles):
+                begin = event()
+                if beside:
+                    side.wait_stream(torch.cuda.current_stream())
+                    with torch.cuda.stream(side):
+                        for _ in range(times):
+                            run()
+                for _ in range(products):
+                    torch.mm(a, b, out=c)
+                middle = event()
+                if beside:
+                    torch.cuda.current_stream().wait_stream(side)
+                else:
+                    for _ in range(times):
+                        run()
+                stretches.append((begin, middle, event()))
+        return batch, stretches
+
+    record("products", *turns(27, lambda: None, 0))
+    record("27 products, idle time of 2 ms", *turns(27, lambda: torch.cuda._sleep(int(2 * 1.6e6)), 1))
+    for mib in (128, 16):
+        for what, run in kinds(mib).items():
+            record(f"{what} of {mib} MiB", *turns(0, run, 128 // mib))
+    for what, run in kinds(128).items():
+        record(f"27 products, 6 {what} of 128 MiB", *turns(27, run, 6))
+        record(f"27 products, {what} of 128 MiB", *turns(27, run, 1))
+    record("9 products, all_gather of 128 MiB", *turns(9, kinds(128)["all_gather"], 1))
+    for what, run in kinds(128).items():
+        record(f"27 products beside 14 {what} of 128 MiB", *turns(27, run, 14, beside=True))
+        record(f"27 products beside 6 {what} of 128 MiB", *turns(27, run, 6, beside=True))
+    dist.destroy_process_group()
+
+
 def gpus(seconds=20.0):
     """Rounds of 300 products of 8192 x 8192 x 8192 on every GPU, two of them always queued."""
     import torch
@@ -276,5 +371,5 @@ def steps(path):
 
 
 if __name__ == "__main__":
-    {"measure": measure, "gpus": gpus, "table": lambda: table(sys.argv[2]), "watch": watch,
+    {"measure": measure, "collectives": collectives, "gpus": gpus, "table": lambda: table(sys.argv[2]), "watch": watch,
      "steps": lambda: steps(sys.argv[2])}[sys.argv[1]]()
