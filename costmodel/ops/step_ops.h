@@ -15,6 +15,7 @@ struct StepContext {
   const ModelSpec& model;
   const TrainingOptions& options;
   const Hardware& hardware;
+  std::int64_t num_gpus = 0;  ///< Of the job; 0: those of the layout.
   /// Whether CUDA_DEVICE_MAX_CONNECTIONS is 1, so that kernels of different streams start in launch order. Megatron
   /// requires this for TP and CP before Blackwell, but not with EP overlap (docs/rules.md, env.cdmc). With FSDP it
   /// refuses 1. That is ignored here, because the cost of a layer must not depend on the step.
@@ -23,7 +24,7 @@ struct StepContext {
            !options.pipeline.overlaps.ep_a2a;
   }
   [[nodiscard]] BuildContext layer() const {
-    return {model, options.layer, hardware, options.layout().world(), one_queue()};
+    return {model, options.layer, hardware, num_gpus > 0 ? num_gpus : options.layout().world(), one_queue()};
   }
 };
 

@@ -148,8 +148,8 @@ bool Workbench::fits_at_p99(const TrainingOptions& options, const StageLayout& l
   if (load <= 1.0) return true;
   TrainingOptions loaded = options;
   loaded.layer.expert_load *= load;
-  const StepContext step{problem.model, loaded, problem.hardware};
-  const Composition c = compose(step, kinds, model_costs(context(loaded), kinds, &cache()), layout);
+  const StepContext step = context(loaded);
+  const Composition c = compose(step, kinds, model_costs(step, kinds, &cache()), layout);
   ++statistics.composed;
   spent += price::kRouting;
   const std::vector<PeakTable>& tables = peaks(c.times.shape);

@@ -73,7 +73,7 @@ class Workbench {
 
   [[nodiscard]] costmodel::BlockCache& cache() { return *pieces_; }
   [[nodiscard]] costmodel::StepContext context(const costmodel::TrainingOptions& options) const {
-    return {problem.model, options, hardware};
+    return {problem.model, options, hardware, problem.num_gpus};  // While sizes are open, a layout can have more.
   }
   /// The state of an assignment. Nothing is recomputed or offloaded unless the assignment says so.
   [[nodiscard]] State state_of(const Assignment& assignment) const;
