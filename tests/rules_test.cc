@@ -931,6 +931,16 @@ std::vector<Case> cases() {
          s.options.step.dp = 16;
        },
        "--tp-comm-overlap needs --sequence-parallel"},
+      {"dp.tpovl_precision",
+       [](Scenario& s) {
+         s.options.layer.overlaps.tp = true;
+         s.options.layer.precision = Precision::kFp8Current;
+       },
+       [](Scenario& s) {
+         s.options.layer.overlaps.tp = true;
+         s.options.layer.precision = Precision::kFp8Blockwise;
+       },
+       "exclude each other: Transformer Engine's user buffers"},
       {"cg.full_mods",
        [](Scenario& s) {
          padded_capacity(s);

@@ -67,7 +67,8 @@ def trained(row):
 
 
 def sets():
-    for path in sorted((ROOT / 'benchmarks/accuracy/starts').glob('*.jsonl')):
+    by_number = lambda path: (int(path.stem.split('-')[1]), path.stem)
+    for path in sorted((ROOT / 'benchmarks/accuracy/starts').glob('*.jsonl'), key=by_number):
         yield path, [json.loads(line) for line in path.read_text().splitlines()]
 
 

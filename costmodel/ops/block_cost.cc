@@ -99,6 +99,7 @@ NodeClocks add_direction(const BuildContext& context, const std::vector<Op>& ops
     const Seconds time = op_time(op, context.hardware);
     if (is_product(op)) {
       sum.products += time;
+      if (std::holds_alternative<AttentionWork>(op.work)) sum.attention += time;
       sum.unclocked += (1.0 - sustained_share(context, op)) * time;
     }
     const OverlapShares& share = shares[static_cast<std::size_t>(op.overlap)];
@@ -203,6 +204,7 @@ BlockCost& BlockCost::operator+=(const BlockCost& other) {
     sum.comm += more.comm;
     sum.copy += more.copy;
     sum.products += more.products;
+    sum.attention += more.attention;
     sum.unclocked += more.unclocked;
     sum.warm += more.warm;
   };

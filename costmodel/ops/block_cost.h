@@ -18,6 +18,7 @@ struct DirectionCost {
   Seconds copy{};        ///< Copies over the host link, before any is hidden under compute.
   Seconds copy_wait{};   ///< Copies exposed by their order, whatever could hide them; set for a stage.
   Seconds products{};    ///< Part of `compute` in GEMMs and attention, alone and at full clocks.
+  Seconds attention{};   ///< Part of `products` in attention.
   Seconds unclocked{};   ///< Time that products lose to the power limit if they never pause: sum of (1 -
                          ///< sustained_clock) x time.
   Seconds warm{};        ///< Part of the other compute during which the GPU does not cool: (1 - memory_pause) x time.

@@ -80,11 +80,17 @@ ComputeSum compute_of(const std::vector<Op>& ops, const Hardware& hardware) {
   return sum;
 }
 
+Seconds piecewise(const StepContext& context, const CommunicationSum& communication, Seconds exposed,
+                  const ComputeSum& window, double starts) {
+  if (communication.time <= Seconds{}) return {};
+  const auto share = (exposed / communication.time).to<double>();
+  return exposed + beside(context, window, communication.scaled(1.0 - share), starts).cost();
+}
+
 Seconds piecewise(const StepContext& context, const CommunicationSum& communication, Seconds piece,
                   const ComputeSum& window) {
   if (communication.time <= Seconds{}) return {};
-  const auto share = (piece / communication.time).to<double>();
-  return piece + beside(context, window, communication.scaled(1.0 - share), 1.0 / share - 1.0).cost();
+  return piecewise(context, communication, piece, window, (communication.time / piece).to<double>() - 1.0);
 }
 
 bool first_chunk_bucketed(const TrainingOptions& o) {

@@ -15,6 +15,9 @@ namespace foldwise::costmodel {
 /// is exposed; the others run beside `window`.
 [[nodiscard]] Seconds piecewise(const StepContext& context, const CommunicationSum& communication, Seconds piece,
                                 const ComputeSum& window);
+/// The same where `exposed` runs beside nothing, and `starts` pieces beside `window`.
+[[nodiscard]] Seconds piecewise(const StepContext& context, const CommunicationSum& communication, Seconds exposed,
+                                const ComputeSum& window, double starts);
 
 /// Whether the first chunk of the first rank has its gradients in buckets. No other chunk has. Source:
 /// DistributedDataParallel in megatron/core/distributed/distributed_data_parallel.py.

@@ -48,6 +48,15 @@ class Walk {
 
   [[nodiscard]] FsdpMemory result() const {
     FsdpMemory result{.memory = {}, .whole = whole_};
+    double all = 0.0;
+    for (const FsdpModule& module : modules_) all += module.parameters;
+    if (all > 0.0) result.outside = 1.0 - in_units_ / all;
+    // What a unit gathers ahead of itself comes first, in the order of the buckets (all_gather_params() in
+    // param_and_grad_buffer.py sorts them).
+    const auto last = std::find_if(modules_.rbegin(), modules_.rend(), [](const FsdpModule& m) { return m.unit; });
+    if (last != modules_.rend())
+      result.last_gather =
+          (last->parameters + ahead_before(static_cast<std::size_t>(modules_.rend() - last) - 1)) / in_units_;
     MemoryProfile& memory = result.memory;
     Bytes before{}, after{};  // Kept by earlier modules, and left at rest by later ones.
     for (const FsdpModule& module : modules_) memory.rests += module.memory->rests;
@@ -141,6 +150,7 @@ FsdpMemory fsdp_memory(const TrainingOptions& o, std::span<const ChunkPart> part
     if (part.parameters != nullptr) all += times * part.parameters->total();
     if (part.layer) units += times;
   }
+  result.last_gather = 1.0 / std::max(1.0, units);
   result.whole = Bytes{2.0 * (o.step.sharding == Sharding::kFsdp ? 4.0 : 2.0) * all / std::max(1.0, units)};
   return result;
 }

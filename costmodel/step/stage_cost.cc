@@ -17,6 +17,7 @@ BlockCost scaled(const BlockCost& cost, double times) {
     d.comm *= times;
     d.copy *= times;
     d.products *= times;
+    d.attention *= times;
     d.unclocked *= times;
     d.warm *= times;
     d.clock = d.clock.repeated(std::llround(times));
@@ -55,8 +56,9 @@ HostIdle blocking_idle(const IssueClock& forward, const IssueClock& backward, bo
 // x duty, where the duty is their share of the direction's time. Before it makes the direction longer, the stretch
 // hides copies and fills idle time that the host causes. It cannot fill `stays`, the idle time that remains if products
 // never pause, as after a synchronisation. With EP overlap a direction's time is half a pair's, and the other
-// micro-batch runs during idle time. Source: docs/formulas.md#power.
-void throttle(StageCost& stage, const HostIdle& stays) {
+// micro-batch runs during idle time. Attention loses more at the same clock, by the share `more_of_attention`. Source:
+// docs/formulas.md#power.
+void throttle(StageCost& stage, const HostIdle& stays, double more_of_attention) {
   const Seconds saved = stage.saving / 2.0;
   const auto direction = [&](DirectionCost& d, Seconds& host, Seconds idle) {
     if (stage.hidden > Seconds{}) idle = Seconds{};
@@ -70,6 +72,7 @@ void throttle(StageCost& stage, const HostIdle& stays) {
     // In a longer period the duty is the share of the period: x (1 - lost x / cooling) = products.
     if (const double cooling = period - warm; stretched + others < period)
       stretched = (1.0 - std::sqrt(1.0 - 4.0 * lost * products / cooling)) * cooling / (2.0 * lost);
+    stretched += more_of_attention * (stretched / products - 1.0) * d.attention.to<double>();
     const double stretch = 1.0 + (stretched - products) / d.compute.to<double>();
     d.compute *= stretch;
     host = std::max({Seconds{}, idle - d.exposed_copy(), alone - d.device()});
@@ -350,19 +353,26 @@ class StageBuilder {
     stage_.fsdp_buffers = memory.buffers;
     stage_.fsdp_whole = memory.whole;
     const OpList fsdp = fsdp_ops(context_, stage_.cost.parameters);
-    hide(fsdp.forward, stage_.cost.forward);
-    hide(fsdp.backward, stage_.cost.backward);
+    const double in_units = 1.0 - memory.outside;
+    hide(fsdp.forward, in_units / units(), 0.0, stage_.cost.forward);
+    hide(fsdp.backward, in_units * memory.last_gather, memory.outside > 0.0 ? memory.outside : 1.0 / units(),
+         stage_.cost.backward);
   }
 
-  /// Hides gathers and reductions unit by unit under the compute of other units. The first unit is exposed.
-  void hide(const std::vector<Op>& ops, DirectionCost& direction) {
+  [[nodiscard]] double units() const { return static_cast<double>(std::max<std::int64_t>(1, stage_.layers)); }
+
+  /// Hides gathers and reductions unit by unit under the compute of other units, except the given shares.
+  void hide(const std::vector<Op>& ops, double gathers, double reductions, DirectionCost& direction) {
     const ComputeSum kernels = compute_of(ops, context_.hardware);
     stage_.cost.mix += kernels;
     direction.compute += kernels.time;
     direction.run(Seconds{}, kernels.time);
     const CommunicationSum comm = communication_of(ops, context_.hardware);
-    const auto units = static_cast<double>(std::max<std::int64_t>(1, stage_.layers));
-    const Seconds waits = piecewise(context_, comm, comm.time / units, stage_.cost.mix.stretch(direction.compute));
+    Seconds exposed{};
+    for (const Op& op : ops)
+      if (is_communication(op))
+        exposed += (op.phase == Phase::kWgrad ? reductions : gathers) * op_time(op, context_.hardware);
+    const Seconds waits = piecewise(context_, comm, exposed, stage_.cost.mix.stretch(direction.compute), units() - 1.0);
     direction.comm += waits;
     direction.run(Seconds{}, waits);
   }
@@ -414,7 +424,8 @@ class StageBuilder {
     };
     stage_.host = beside_copies(cost, idle(cost.forward.clock, cost.backward.clock));
     stage_.saving = pair_saving(cost, stage_.host.total(), stage_.hidden);
-    throttle(stage_, idle(cost.forward.sustained, cost.backward.sustained));
+    throttle(stage_, idle(cost.forward.sustained, cost.backward.sustained),
+             context_.hardware.power.attention_stretch - 1.0);
   }
 
   const StepContext& context_;

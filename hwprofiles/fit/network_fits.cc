@@ -100,8 +100,8 @@ void fit_nccl(Fitting& fitting, ProfileFit& fit, ObjectReader& entry) {
   }
 }
 
-/// Products that are launched beside a collective: backward of column-parallel linears (kernels/torch/linear_backward.py),
-/// whose collectives precede the product beside each in one hardware queue.
+/// Products that are launched beside a collective: backward of column-parallel linears
+/// (kernels/torch/linear_backward.py), whose collectives precede the product beside each in one hardware queue.
 /// {"curves": "linear_backward", "kernels": file}
 void fit_linear_backward(Fitting& fitting, ProfileFit& fit, ObjectReader& entry) {
   struct Setting {
@@ -126,8 +126,8 @@ void fit_linear_backward(Fitting& fitting, ProfileFit& fit, ObjectReader& entry)
   for (const auto& [name, setting] : settings) {
     // What the parts take in sequence, of the sum of each alone, is no matter of contention.
     const auto& time = setting.time;
-    const double sequence = (time.at("sequence") / (time.at("all_gather") + time.at("dgrad") + time.at("reduce_scatter") +
-                                                    time.at("wgrad")))
+    const double sequence = (time.at("sequence") /
+                             (time.at("all_gather") + time.at("dgrad") + time.at("reduce_scatter") + time.at("wgrad")))
                                 .to<double>();
     const Bytes bytes{2.0 * static_cast<double>(setting.beside.shape.at("rows") * setting.beside.shape.at("k"))};
     const auto beside = [tp = setting.beside.shape.at("tp"), bytes](const Hardware& hw, CollectiveKind kind,

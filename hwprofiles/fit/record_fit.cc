@@ -18,6 +18,10 @@ using costmodel::Hardware;
 
 using Samples = std::vector<Measurement>;
 
+/// Kernels that last longer are slowed down by the power limit, which holds on average over about a tenth of a second
+/// (benchmarks/accuracy/journal.md#power).
+constexpr Seconds kUnlimited{0.04};
+
 bool is(const Measurement& sample, const char* key, const std::string& value) {
   const auto found = sample.of.find(key);
   return found != sample.of.end() && found->second == value;
@@ -353,7 +357,8 @@ std::vector<FittedCurve> fit_records(Hardware& hw, const nlohmann::json& profile
   for (const costmodel::AttentionCurve& row : std::vector(hw.attention)) {
     const std::string at = "/attention/" + std::to_string(row.head_dim);
     Samples samples = chosen(records, [&](const Measurement& r) {
-      return r.kernel == "attention" && is(r, "mask", "causal") && curve_of(ops_of(r).front(), hw) == at;
+      return r.kernel == "attention" && is(r, "mask", "causal") && curve_of(ops_of(r).front(), hw) == at &&
+             measured_time(r) < kUnlimited;
     });
     std::vector<Parameter> parameters = attention_parameters(at, samples);
     fit({"attention " + std::to_string(row.head_dim), at, std::move(parameters), std::move(samples)});

@@ -350,6 +350,8 @@ std::vector<Field> fields(const json& merged) {
       [](Hardware& hw, double v) { hw.power.attention = v; });
   add("/power/memory_pause", ratio_dimension, Range::kShare, false,
       [](Hardware& hw, double v) { hw.power.memory_pause = v; });
+  add("/power/attention_stretch", ratio_dimension, Range::kNotNegative, false,
+      [](Hardware& hw, double v) { hw.power.attention_stretch = v; });
   add("/power/spread", ratio_dimension, Range::kShare, false, [](Hardware& hw, double v) { hw.power.spread = v; });
 
   for (const auto& [name, rates] : {std::pair{"gemm", &Contention::gemm}, std::pair{"memory", &Contention::memory}}) {

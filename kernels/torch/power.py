@@ -3,7 +3,8 @@ without a pause, and products that take turns with copies or idle time. One JSON
 (every 15 ms: time in s, energy in mJ, SM clock in MHz, reasons of lower clocks) and when each batch of work ended (ms).
 Needs one GPU, PyTorch and two minutes. `gpus` measures how the GPUs of a machine differ: products that never pause, on
 all of them at once; a line a GPU with, of each half second or so, TFLOPS, SM clock, W and degrees. `collectives` measures
-NCCL's collectives of two GPUs alone, in turns with products and beside them; a line a workload and GPU.
+NCCL's collectives of two GPUs alone, in turns with products and beside them; a line a workload and GPU. `products`
+compares the rates of products after a pause and without pauses, by shape; a line a shape and GPU.
 
 `watch` prints time, SM clock in MHz and W at that moment, every 10 ms, until it is stopped: beside megatron_steps.py it
 tells what the GPU does in a run's steps, which are the stretch of that length with the highest mean. h100_power_steps.jsonl
@@ -12,6 +13,7 @@ has every fourth sample of that stretch (`sampled`) beside each run, and `steps`
     python3 kernels/torch/power.py measure > h100_power.jsonl
     python3 kernels/torch/power.py gpus >> gpus_power.jsonl
     torchrun --nproc-per-node 2 kernels/torch/power.py collectives > h200x2_collectives_power.jsonl
+    torchrun --nproc-per-node 2 kernels/torch/power.py products > h200x2_hot_products.jsonl
     python3 kernels/torch/power.py table benchmarks/accuracy/records/h100_power.jsonl.xz   (benchmarks/accuracy/journal.md#power)
     python3 kernels/torch/power.py steps hwprofiles/data/kernels/h100_power_steps.jsonl
 """
@@ -267,6 +269,62 @@ def collectives():
     dist.destroy_process_group()
 
 
+def products():
+    """Forward, dgrad and wgrad of linears [m, k] x [k, n]: six after a pause, then without a pause for 1.6 s, of which the
+    later half counts. All GPUs run at once. Before, 6 s of products heat them."""
+    import os
+
+    import torch
+
+    gpu = int(os.environ["LOCAL_RANK"])
+    torch.cuda.set_device(gpu)
+
+    def event():
+        result = torch.cuda.Event(enable_timing=True)
+        result.record()
+        return result
+
+    def random(*shape):
+        return torch.randn(*shape, device="cuda").to(torch.bfloat16)
+
+    def without_pause(run, count, seconds):
+        start, stretches = time.perf_counter(), []
+        while time.perf_counter() - start < seconds:
+            begin = event()
+            for i in range(count):
+                run(i % 2)
+            stretches.append((begin, event()))
+            if len(stretches) > 2:
+                stretches[-3][1].synchronize()
+        torch.cuda.synchronize()
+        return [a.elapsed_time(b) / count for a, b in stretches]
+
+    big = random(8192, 8192)
+    without_pause(lambda _: torch.mm(big, big), 50, 6.0)
+    for m, n, k in ((8192, 8192, 8192), (32768, 59136, 8192), (32768, 8192, 29568), (32768, 152064, 8192), (16384, 28672, 5120),
+                    (16384, 5120, 14336), (16384, 27648, 5120), (16384, 5120, 13824), (32768, 27648, 5120), (8192, 57344, 8192),
+                    (8192, 28672, 4096), (4096, 28672, 4096)):
+        x, w, dy = [random(m, k) for _ in range(2)], random(n, k), random(m, n)
+        y, dx, dw = torch.empty_like(dy), torch.empty_like(x[0]), torch.empty_like(w)
+        flops = 2.0 * m * n * k
+        for phase, run in (("forward", lambda i: torch.mm(x[i], w.t(), out=y)), ("dgrad", lambda i: torch.mm(dy, w, out=dx)),
+                           ("wgrad", lambda i: torch.mm(dy.t(), x[i], out=dw))):
+            run(0)
+            torch.cuda.synchronize()
+            time.sleep(0.4)
+            marks = [event()]
+            for i in range(6):
+                run(i % 2)
+                marks.append(event())
+            torch.cuda.synchronize()
+            short = [a.elapsed_time(b) for a, b in zip(marks, marks[1:])]
+            late = without_pause(run, max(1, int(0.02 / (flops / 7e14))), 1.6)
+            late = statistics.median(late[len(late) // 2:])
+            print(json.dumps({"gpu": gpu, "m": m, "n": n, "k": k, "phase": phase, "short_ms": [round(t, 4) for t in short],
+                              "late_ms": round(late, 4), "short_tf": round(flops / statistics.median(short[1:4]) / 1e9),
+                              "late_tf": round(flops / late / 1e9)}) + "\n", end="", flush=True)
+
+
 def gpus(seconds=20.0):
     """Rounds of 300 products of 8192 x 8192 x 8192 on every GPU, two of them always queued."""
     import torch
@@ -371,5 +429,5 @@ def steps(path):
 
 
 if __name__ == "__main__":
-    {"measure": measure, "collectives": collectives, "gpus": gpus, "table": lambda: table(sys.argv[2]), "watch": watch,
+    {"measure": measure, "collectives": collectives, "products": products, "gpus": gpus, "table": lambda: table(sys.argv[2]), "watch": watch,
      "steps": lambda: steps(sys.argv[2])}[sys.argv[1]]()

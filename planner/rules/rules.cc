@@ -986,6 +986,12 @@ std::vector<Rule> make_rules() {
                  o.layer.cp)},
       {"dp.tpovl", "[overlaps.tp] [sequence_parallel] [tp]", FW_WHEN(o.layer.overlaps.tp && !o.layer.splits_sequence()),
        FW_REASON("[overlaps.tp] needs [sequence_parallel], that is [tp] above 1")},
+      {"dp.tpovl_precision", "[overlaps.tp] [precision]",
+       FW_WHEN(o.layer.overlaps.tp &&
+               (o.layer.precision == Precision::kFp8Blockwise || o.layer.precision == Precision::kNvfp4)),
+       FW_REASON("[overlaps.tp] and [precision] {} exclude each other: Transformer Engine's user buffers gather BF16, "
+                 "FP8 with one scale a tensor, and MXFP8",
+                 name_of(o.layer.precision))},
 
       // ---- CUDA graphs ----
       {"cg.full_mods", "[cuda_graph.impl] [cuda_graph.scope]",
