@@ -530,6 +530,15 @@ TEST_F(Cli, ObjectivesKeepToTheStepTime) {
   EXPECT_EQ(fewest["plans"][0]["run"]["num_gpus"], 7);
   for (const json& tried : fewest["tried"]) EXPECT_EQ(tried["within"], tried["num_gpus"] >= 7) << tried;
   EXPECT_EQ(foldwise(plan + "--objective memory --max-step-time 0.001").code, 3);
+  // Does the screen say how fast it could be, and not that nothing fits?
+  const Outcome slow = foldwise(
+      "plan --model mini-mixtral-8l --system h200 --gpus 8 --seq-len 1024 --effort 0.1 --objective memory "
+      "--max-step-time "
+      "0.0001");
+  EXPECT_EQ(slow.code, 3);
+  EXPECT_THAT(slow.out, testing::HasSubstr("the fastest plan that was found takes"));
+  EXPECT_THAT(slow.out, testing::HasSubstr("no plan"));
+  EXPECT_THAT(slow.out, testing::Not(testing::HasSubstr("nothing fits")));
 }
 
 // Has a field only the values that --set gives, even one that is not searched, and is the headroom left free?

@@ -6,6 +6,7 @@
 
 #include <cmath>
 #include <stdexcept>
+#include <utility>
 
 #include "costmodel/hardware/precision.h"
 
@@ -127,8 +128,16 @@ TEST(SustainedClock, IsWhatTheLimitLeavesForProducts) {
   const double rate = curve.sustained.at(0) * curve.peak.to<double>();
   hw.power = {.limit = Watts{1000}, .base = Watts{400}, .joule_per_flop = {1000.0 / rate}};  // 600 of 1000 W
   EXPECT_NEAR(sustained_clock(hw, MathFormat::kBf16), 0.6, 1e-12);
+  hw.power.spread = 0.02;  // Of eight GPUs the slowest is 1.42 standard deviations below the mean.
+  EXPECT_NEAR(sustained_clock(hw, MathFormat::kBf16, 8), 0.6 * (1.0 - 0.02 * 1.42), 0.6 * 0.02 * 0.03);
   hw.power.limit = Watts{2000};
-  EXPECT_EQ(sustained_clock(hw, MathFormat::kBf16), 1.0);
+  EXPECT_EQ(sustained_clock(hw, MathFormat::kBf16, 8), 1.0);
+}
+// Expected largest of n values of a standard normal distribution, as tables of order statistics have it (Harter, 1961).
+TEST(ExpectedLargest, IsThatOfTheTables) {
+  EXPECT_EQ(expected_largest(1), 0.0);
+  for (const auto& [count, value] : {std::pair(2, 0.56419), {4, 1.02938}, {8, 1.42360}, {100, 2.50759}, {400, 2.96818}})
+    EXPECT_NEAR(expected_largest(count), value, 0.03) << count;
 }
 TEST(GemmTime, AccumulatingInFp32ReadsAndWritesTheOutput) {
   // 8 bytes for each of 1280 * 2560 outputs at 14/4.8 of 8 TB/s: 26.2144 MB / 23.3333 TB/s = 1.12347 us on top

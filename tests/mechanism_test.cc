@@ -253,6 +253,26 @@ TEST(FsdpBuffers, HoldABillionElementsOrTwoUnits) {
   EXPECT_DOUBLE_EQ(bytes(8e9, 40), 4.0 * 1.4e9);
 }
 
+// What does backward wait for before its first layer? By hand: the layer and those gathered with it, half a billion
+// elements or one more. The embedding and the output layer are no units: their share is gathered apart.
+TEST(FsdpBuffers, GatherHalfABillionElementsOrAUnitAhead) {
+  TrainingOptions o = usual_options();
+  o.step.sharding = costmodel::Sharding::kFsdp;
+  o.step.dp = 2;
+  const auto memory = [&](double elements, std::int64_t units) {
+    const costmodel::ParameterCount layer{.dense = elements / static_cast<double>(units)}, table{.dense = 0.5e9};
+    const std::vector<costmodel::ChunkPart> parts = {
+        {.memory = {}, .parameters = &table, .times = 1},
+        {.memory = {}, .parameters = &layer, .times = units, .layer = true},
+        {.memory = {}, .parameters = &table, .times = 1}};
+    return costmodel::fsdp_memory(o, parts);
+  };
+  EXPECT_DOUBLE_EQ(memory(0.4e9, 10).last_gather, 1.0);        // All of it.
+  EXPECT_DOUBLE_EQ(memory(8e9, 40).last_gather, 4.0 / 40.0);   // One and 0.6 billion.
+  EXPECT_DOUBLE_EQ(memory(70e9, 70).last_gather, 2.0 / 70.0);  // One and one.
+  EXPECT_DOUBLE_EQ(memory(4e9, 8).outside, 0.2);
+}
+
 // Buffers hold what is transferred: one byte of an FP8 parameter, and nothing for experts on a single rank.
 TEST(FsdpBuffers, HoldWhatIsShared) {
   TrainingOptions o = usual_options();

@@ -1138,6 +1138,20 @@ TEST(Search, FindsAFirstPlanWhereHardlyAnythingFits) {
   EXPECT_LE(result.plans.front().prediction.step_time, foldwise::predict(*run).step_time);
 }
 
+// While sizes are open, a layout can have more ranks than the job has GPUs: PP 4 of two GPUs. Do its costs, which all
+// candidates share, keep to the job's GPUs? A plan that does not take what predict says is a bug of ours.
+TEST(Search, SharedCostsAreThoseOfTheJobsGpus) {
+  PlanProblem problem = any_problem({.model = "mini-deepseek-12l",
+                                     .system = "h200",
+                                     .release = {},
+                                     .num_gpus = 2,
+                                     .global_batch = 64,
+                                     .precisions = {Precision::kBf16},
+                                     .set = {{"pp", {"2"}}, {"dispatcher", {"alltoall"}}}});
+  problem.effort = 1'000'000;
+  EXPECT_FALSE(searched(problem).plans.empty());
+}
+
 // The recipe that Megatron-Bridge publishes for DeepSeek-V3 on 256 GB200 is TP1 PP4 VPP4 EP64: is it among the first
 // ten? Of a part of the space: the whole takes too long for a test.
 TEST(Search, PublishedLayoutOfDeepSeekV3OnGb200IsAmongTheFirstTen) {

@@ -273,9 +273,17 @@ json answer_json(const Answered& answer, const std::string& objective, const Err
 
 std::string objective_text(const Answered& answer, const std::string& objective) {
   if (objective == "time") return "";
-  return fmt::format("Objective {}: {} whose step takes no longer than {} s; {} searches (--explain search)", objective,
-                     objective == "gpus" ? "the fewest GPUs" : "the plans of least memory",
-                     seconds_text(answer.limit.to<double>()), answer.tried.size());
+  std::string text =
+      fmt::format("Objective {}: {} whose step takes no longer than {} s; {} searches (--explain search)", objective,
+                  objective == "gpus" ? "the fewest GPUs" : "the plans of least memory",
+                  seconds_text(answer.limit.to<double>()), answer.tried.size());
+  if (!answer.result.plans.empty()) return text;
+  const Tried* fastest = nullptr;
+  for (const Tried& t : answer.tried)
+    if (t.step_time > Seconds{} && (fastest == nullptr || t.step_time < fastest->step_time)) fastest = &t;
+  return text + (fastest == nullptr ? "; nothing that fits was found"
+                                    : fmt::format("; the fastest plan that was found takes {} s, on {} GPUs",
+                                                  seconds_text(fastest->step_time.to<double>()), fastest->num_gpus));
 }
 
 }  // namespace foldwise::planner

@@ -156,9 +156,12 @@ std::string limit_line(const Screen& screen, const Plan& first, const Insight& i
   return one_line_of(screen, "Limit", pieces, "; ");
 }
 
-std::string search_line(const Screen& screen, const PlanResult& result) {
+// `limited`: plans that fit may have been dropped, because they take longer than the question allows.
+std::string search_line(const Screen& screen, const PlanResult& result, bool limited) {
   std::vector<std::string> pieces;
-  if (result.plans.empty())
+  if (result.plans.empty() && limited)
+    pieces.emplace_back(result.proven ? "proven: no plan is fast enough" : "no plan that is fast enough was found");
+  else if (result.plans.empty())
     pieces.emplace_back(result.proven ? "proven: nothing fits" : "nothing that fits was found");
   else
     pieces.push_back(result.least >= result.plans.front().prediction.step_time
@@ -186,7 +189,7 @@ std::string nothing_screen(const PlanProblem& problem, const PlanResult& result,
                                               : "Nothing that fits was found before the search ended.";
   out += screen.in(fmt::emphasis::bold, said) + '\n';
   if (result.shortage) out += shortage_text(problem, *result.shortage, screen);
-  out += '\n' + search_line(screen, result);
+  out += '\n' + search_line(screen, result, !how.about.empty());
   std::vector<std::string> rules;
   for (const auto& [rule, count] : result.rejected_by_rule) rules.push_back(fmt::format("{} {:.2g}", rule, count));
   if (!rules.empty()) out += one_line_of(screen, "Rejected", rules);
@@ -259,7 +262,7 @@ std::string plan_screen(const PlanProblem& problem, const PlanResult& result, co
   if (decision) tail += sure_line(screen, result, *decision);
   tail += worth_line(screen, result);
   if (insight) tail += limit_line(screen, first, *insight);
-  tail += search_line(screen, result) + ending(how);
+  tail += search_line(screen, result, false) + ending(how);
 
   std::size_t most = result.plans.size();
   const auto others = static_cast<std::size_t>(std::ranges::count(head + tail, '\n')) + 3;  // Two blank lines, titles.
