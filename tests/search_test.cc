@@ -1138,8 +1138,8 @@ TEST(Search, FindsAFirstPlanWhereHardlyAnythingFits) {
   EXPECT_LE(result.plans.front().prediction.step_time, foldwise::predict(*run).step_time);
 }
 
-// While sizes are open, a layout can have more ranks than the job has GPUs: PP 4 of two GPUs. Do its costs, which all
-// candidates share, keep to the job's GPUs? A plan that does not take what predict says is a bug of ours.
+// While sizes are open, a layout can have more ranks than the job has GPUs: DP 2 beside PP 2. Do its costs, which all
+// candidates share, keep to the job's GPUs? If not, a plan does not take what predict says, and plan() throws.
 TEST(Search, SharedCostsAreThoseOfTheJobsGpus) {
   PlanProblem problem = any_problem({.model = "mini-deepseek-12l",
                                      .system = "h200",

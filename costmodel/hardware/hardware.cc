@@ -144,7 +144,7 @@ double sustained_clock(const Hardware& hw, MathFormat format, std::int64_t gpus)
   const GemmCurve& curve = hw.gemm.at(i);
   const double full =
       energy * curve.sustained.at(static_cast<std::size_t>(GemmPhase::kForward)) * curve.peak.to<double>();
-  const double slowest = 1.0 - hw.power.spread * expected_largest(gpus);
+  const double slowest = std::exp(-hw.power.spread * expected_largest(gpus));
   return std::min(1.0, slowest * (hw.power.limit - hw.power.base).to<double>() / full);
 }
 

@@ -163,7 +163,7 @@ struct PowerSpec {
   double attention = 1.0;     ///< Power of attention at its full rate over that of BF16 products, both above `base`.
   double memory_pause = 1.0;  ///< Seconds of pause that cool the GPU as a second of memory-bound kernels does.
   /// What the limit adds to attention's time, over what it adds to products' at the same clock: products wait for
-  /// memory too, and lose less than the clock.
+  /// memory too, and lose less than the clock. Below 1: as 1.
   double attention_stretch = 1.0;
   double spread = 0.0;  ///< Standard deviation over mean of the rate that the limit leaves to GPUs of this kind.
   bool operator==(const PowerSpec&) const = default;

@@ -76,7 +76,7 @@ class Traffic {
       if (all > Seconds{}) entry.exposed = exposed[{entry.kind, entry.group}] * (sums.alone.time / all).to<double>();
       const Seconds rest = sums.alone.time - entry.exposed;
       if (rest > kRounding * step)
-        entry.hidden = rest / shared_pace(compute, sums.alone, 0.0, context_.hardware).communication;
+        entry.hidden = rest / shared_pace(compute, sums.alone, 1.0, context_.hardware).communication;
       result.push_back(std::move(entry));
     }
     std::stable_sort(result.begin(), result.end(), [](const CommunicationEntry& x, const CommunicationEntry& y) {

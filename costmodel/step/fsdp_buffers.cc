@@ -48,13 +48,18 @@ class Walk {
 
   [[nodiscard]] FsdpMemory result() const {
     FsdpMemory result{.memory = {}, .whole = whole_};
-    double all = 0.0;
-    for (const FsdpModule& module : modules_) all += module.parameters;
+    double all = 0.0, trained = 0.0, trained_in_units = 0.0;
+    for (const FsdpModule& module : modules_) {
+      all += module.parameters;
+      trained += module.trained;
+      trained_in_units += module.unit ? module.trained : 0.0;
+    }
     if (all > 0.0) result.outside = 1.0 - in_units_ / all;
+    if (trained > 0.0) result.outside_gradients = 1.0 - trained_in_units / trained;
     // What a unit gathers ahead of itself comes first, in the order of the buckets (all_gather_params() in
     // param_and_grad_buffer.py sorts them).
     const auto last = std::find_if(modules_.rbegin(), modules_.rend(), [](const FsdpModule& m) { return m.unit; });
-    if (last != modules_.rend())
+    if (last != modules_.rend() && in_units_ > 0.0)
       result.last_gather =
           (last->parameters + ahead_before(static_cast<std::size_t>(modules_.rend() - last) - 1)) / in_units_;
     MemoryProfile& memory = result.memory;

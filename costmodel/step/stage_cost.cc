@@ -355,8 +355,8 @@ class StageBuilder {
     const OpList fsdp = fsdp_ops(context_, stage_.cost.parameters);
     const double in_units = 1.0 - memory.outside;
     hide(fsdp.forward, in_units / units(), 0.0, stage_.cost.forward);
-    hide(fsdp.backward, in_units * memory.last_gather, memory.outside > 0.0 ? memory.outside : 1.0 / units(),
-         stage_.cost.backward);
+    hide(fsdp.backward, in_units * memory.last_gather,
+         memory.outside_gradients > 0.0 ? memory.outside_gradients : 1.0 / units(), stage_.cost.backward);
   }
 
   [[nodiscard]] double units() const { return static_cast<double>(std::max<std::int64_t>(1, stage_.layers)); }
@@ -372,7 +372,8 @@ class StageBuilder {
     for (const Op& op : ops)
       if (is_communication(op))
         exposed += (op.phase == Phase::kWgrad ? reductions : gathers) * op_time(op, context_.hardware);
-    const Seconds waits = piecewise(context_, comm, exposed, stage_.cost.mix.stretch(direction.compute), units() - 1.0);
+    const double starts = std::max(1.0, units() - 1.0);
+    const Seconds waits = piecewise(context_, comm, exposed, stage_.cost.mix.stretch(direction.compute), starts);
     direction.comm += waits;
     direction.run(Seconds{}, waits);
   }
@@ -425,7 +426,7 @@ class StageBuilder {
     stage_.host = beside_copies(cost, idle(cost.forward.clock, cost.backward.clock));
     stage_.saving = pair_saving(cost, stage_.host.total(), stage_.hidden);
     throttle(stage_, idle(cost.forward.sustained, cost.backward.sustained),
-             context_.hardware.power.attention_stretch - 1.0);
+             std::max(0.0, context_.hardware.power.attention_stretch - 1.0));
   }
 
   const StepContext& context_;

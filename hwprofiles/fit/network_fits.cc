@@ -15,6 +15,7 @@
 #include "hwprofiles/fit/nelder_mead.h"
 #include "hwprofiles/fit/published_exchanges.h"
 #include "hwprofiles/load/derive_rules.h"
+#include "hwprofiles/records/record_ops.h"
 
 namespace foldwise::hwprofiles {
 namespace {
@@ -126,21 +127,20 @@ void fit_linear_backward(Fitting& fitting, ProfileFit& fit, ObjectReader& entry)
   for (const auto& [name, setting] : settings) {
     // What the parts take in sequence, of the sum of each alone, is no matter of contention.
     const auto& time = setting.time;
-    const double sequence = (time.at("sequence") /
-                             (time.at("all_gather") + time.at("dgrad") + time.at("reduce_scatter") + time.at("wgrad")))
-                                .to<double>();
+    const Seconds alone = time.at("all_gather") + time.at("dgrad") + time.at("reduce_scatter") + time.at("wgrad");
+    const auto sequence = (time.at("sequence") / alone).to<double>();
     const Bytes bytes{2.0 * static_cast<double>(setting.beside.shape.at("rows") * setting.beside.shape.at("k"))};
-    const auto beside = [tp = setting.beside.shape.at("tp"), bytes](const Hardware& hw, CollectiveKind kind,
-                                                                    Seconds alone, Seconds product) {
+    const auto beside = [tp = setting.beside.shape.at("tp"), bytes](const costmodel::Hardware& hw, CollectiveKind kind,
+                                                                    Seconds collective, Seconds product) {
       costmodel::Op op;
       op.work = costmodel::CollectiveWork{
           kind, costmodel::Group::kTp, bytes, {.ranks = tp, .ranks_per_domain = hw.network.ranks_per_domain}};
       costmodel::CommunicationSum communication;
-      communication.add(op, alone, hw);
+      communication.add(op, collective, hw);
       return costmodel::side_by_side({.time = product, .products = product}, communication, 0.0, hw).elapsed();
     };
     curve.samples.push_back(setting.beside);
-    curve.predictors.emplace_back([=, times = time](const Hardware& hw) {
+    curve.predictors.emplace_back([=, times = time](const costmodel::Hardware& hw) {
       return sequence * (beside(hw, CollectiveKind::kAllGather, times.at("all_gather"), times.at("dgrad")) +
                          beside(hw, CollectiveKind::kReduceScatter, times.at("reduce_scatter"), times.at("wgrad")));
     });

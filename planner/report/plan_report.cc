@@ -271,19 +271,24 @@ json answer_json(const Answered& answer, const std::string& objective, const Err
   return result;
 }
 
-std::string objective_text(const Answered& answer, const std::string& objective) {
-  if (objective == "time") return "";
-  std::string text =
-      fmt::format("Objective {}: {} whose step takes no longer than {} s; {} searches (--explain search)", objective,
-                  objective == "gpus" ? "the fewest GPUs" : "the plans of least memory",
-                  seconds_text(answer.limit.to<double>()), answer.tried.size());
-  if (!answer.result.plans.empty()) return text;
+const Tried* fastest_tried(const Answered& answer) {
   const Tried* fastest = nullptr;
   for (const Tried& t : answer.tried)
     if (t.step_time > Seconds{} && (fastest == nullptr || t.step_time < fastest->step_time)) fastest = &t;
-  return text + (fastest == nullptr ? "; nothing that fits was found"
-                                    : fmt::format("; the fastest plan that was found takes {} s, on {} GPUs",
-                                                  seconds_text(fastest->step_time.to<double>()), fastest->num_gpus));
+  return fastest;
+}
+
+std::string objective_text(const Answered& answer, const std::string& objective) {
+  if (objective == "time") return "";
+  std::string text =
+      fmt::format("Objective {}: {}", objective, objective == "gpus" ? "the fewest GPUs" : "the plans of least memory");
+  if (answer.limit > Seconds{})
+    text += fmt::format(" whose step takes no longer than {} s", seconds_text(answer.limit.to<double>()));
+  text += fmt::format("; {} searches (--explain search)", answer.tried.size());
+  if (const Tried* fastest = fastest_tried(answer); answer.result.plans.empty() && fastest != nullptr)
+    text += fmt::format("; the fastest plan that was found takes {} s, on {} GPUs",
+                        seconds_text(fastest->step_time.to<double>()), fastest->num_gpus);
+  return text;
 }
 
 }  // namespace foldwise::planner

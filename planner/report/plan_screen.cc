@@ -156,10 +156,9 @@ std::string limit_line(const Screen& screen, const Plan& first, const Insight& i
   return one_line_of(screen, "Limit", pieces, "; ");
 }
 
-// `limited`: plans that fit may have been dropped, because they take longer than the question allows.
-std::string search_line(const Screen& screen, const PlanResult& result, bool limited) {
+std::string search_line(const Screen& screen, const PlanResult& result, bool too_slow) {
   std::vector<std::string> pieces;
-  if (result.plans.empty() && limited)
+  if (result.plans.empty() && too_slow)
     pieces.emplace_back(result.proven ? "proven: no plan is fast enough" : "no plan that is fast enough was found");
   else if (result.plans.empty())
     pieces.emplace_back(result.proven ? "proven: nothing fits" : "nothing that fits was found");
@@ -184,12 +183,12 @@ std::string nothing_screen(const PlanProblem& problem, const PlanResult& result,
   const Screen& screen = how.screen;
   std::string out = question_line(screen, problem);
   if (!how.about.empty()) out += wrapped(how.about, screen.width, 1) + '\n';
-  const std::string said = !how.about.empty() ? "No plan."
-                           : result.proven    ? "Nothing fits."
-                                              : "Nothing that fits was found before the search ended.";
+  const std::string said = how.too_slow    ? "No plan is fast enough."
+                           : result.proven ? "Nothing fits."
+                                           : "Nothing that fits was found before the search ended.";
   out += screen.in(fmt::emphasis::bold, said) + '\n';
   if (result.shortage) out += shortage_text(problem, *result.shortage, screen);
-  out += '\n' + search_line(screen, result, !how.about.empty());
+  out += '\n' + search_line(screen, result, how.too_slow);
   std::vector<std::string> rules;
   for (const auto& [rule, count] : result.rejected_by_rule) rules.push_back(fmt::format("{} {:.2g}", rule, count));
   if (!rules.empty()) out += one_line_of(screen, "Rejected", rules);

@@ -16,6 +16,7 @@ namespace foldwise::planner {
 struct PlanScreen {
   Screen screen;
   std::string about;                  ///< The objective, if it is not the fastest plan.
+  bool too_slow = false;              ///< No plan is listed, but some fit: they take longer than the question allows.
   std::vector<std::string> defaults;  ///< Values of the question that the user did not give: "256 GPUs".
   std::vector<std::string> next;      ///< Commands for the user to copy.
   std::string not_exported;           ///< Why plan 1 cannot be exported; empty if it can.

@@ -21,7 +21,7 @@ DirectionLoad DirectionLoad::times(double count) const {
 Seconds DirectionLoad::at_least(Seconds idle) const {
   const Seconds device = std::max(work, copy);
   if (unclocked <= Seconds{} || compute <= Seconds{}) return device;
-  // The same as throttle() in stage_cost.cc.
+  // As throttle() in stage_cost.cc, without what attention loses beyond products.
   const Seconds others = std::max(Seconds{}, device + idle - products - warm);
   const Seconds more = costmodel::limited_products(products, (unclocked / products).to<double>(), others) - products;
   return std::max(work + more, copy);

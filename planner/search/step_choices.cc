@@ -73,8 +73,7 @@ const StepChoiceList& StepChoices::of(Workbench& bench, const State& state) {
     StepGroup group{.memory = same};
     if (shards_gradients(choice.options.step.sharding)) {
       const OpList ops = fsdp_ops(step, count);
-      // The first unit of each direction is exposed. The other units slow down the kernels beside them.
-      const auto units = static_cast<double>(bench.problem.model.num_layers() + bench.problem.model.mtp_num_layers);
+      // Hidden units slow down the kernels beside them; exposed ones take longer still.
       const auto beside = [&](const std::vector<Op>& direction) {
         const Seconds kernels = compute_of(direction, bench.hardware).time;
         const CommunicationSum sum = communication_of(direction, bench.hardware);
@@ -82,11 +81,11 @@ const StepChoiceList& StepChoices::of(Workbench& bench, const State& state) {
         double loss = 1.0;
         for (const double products : {0.0, 1.0}) {
           const SharedPace pace = shared_pace({.time = Seconds{1.0}, .products = Seconds{products}, .squares = 0.0},
-                                              sum, 0.0, bench.hardware);
+                                              sum, 1.0, bench.hardware);
           loss = std::min(loss, (1.0 - pace.compute) / pace.communication);
         }
         group.every_micro_batch = std::max(group.every_micro_batch, sum.time.to<double>());
-        return kernels + (1.0 / units + (1.0 - 1.0 / units) * std::max(0.0, loss)) * sum.time;
+        return kernels + std::max(0.0, loss) * sum.time;
       };
       group.beside_forward = beside(ops.forward);
       group.beside_backward = beside(ops.backward);
