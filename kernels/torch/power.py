@@ -53,17 +53,21 @@ class Meter:
             time.sleep(SAMPLE)
 
 
+def event():
+    """An event of the current stream, from now on."""
+    import torch
+
+    result = torch.cuda.Event(enable_timing=True)
+    result.record()
+    return result
+
+
 def measure():
     import torch
     from torch.nn.attention import SDPBackend, sdpa_kernel
 
     meter, bf16, functional = Meter(), torch.bfloat16, torch.nn.functional
     head = {"schema": 1, "device": torch.cuda.get_device_name(), "torch": torch.__version__, "cuda": torch.version.cuda}
-
-    def event():
-        result = torch.cuda.Event(enable_timing=True)
-        result.record()
-        return result
 
     def record(what, batch, flops=0.0, moved=0.0, stretches=None, **more):
         """batch() enqueues 10 ms of work or more; two batches are always queued. FLOPs and bytes are those of a batch."""
@@ -192,12 +196,7 @@ def collectives():
             "cuda": torch.version.cuda, "nccl": ".".join(map(str, torch.cuda.nccl.version()))}
     side = torch.cuda.Stream()
 
-    def event():
-        result = torch.cuda.Event(enable_timing=True)
-        result.record()
-        return result
-
-    def record(what, batch, stretches, **more):
+    def record(what, batch, stretches):
         torch.cuda.synchronize()
         began = time.perf_counter()
         for _ in range(3):
@@ -219,7 +218,7 @@ def collectives():
         samples = [[round(at - start, 4), *rest] for at, *rest in meter.samples if start <= at <= start + seconds]
         print(json.dumps({**head, "what": what, "seconds": round(seconds, 4), "samples": samples[::3],
                           "products_ms": [round(a.elapsed_time(b), 4) for a, b, _ in stretches],
-                          "collective_ms": [round(b.elapsed_time(c), 4) for _, b, c in stretches], **more}) + "\n", end="", flush=True)
+                          "collective_ms": [round(b.elapsed_time(c), 4) for _, b, c in stretches]}) + "\n", end="", flush=True)
 
     whole, part = torch.randn(2**26, device="cuda").to(bf16), torch.randn(2**26 // ranks, device="cuda").to(bf16)
     swapped, a, b, c = torch.empty_like(whole), *(torch.randn(4096, 4096, device="cuda").to(bf16) for _ in range(3))
@@ -278,11 +277,6 @@ def products():
 
     gpu = int(os.environ["LOCAL_RANK"])
     torch.cuda.set_device(gpu)
-
-    def event():
-        result = torch.cuda.Event(enable_timing=True)
-        result.record()
-        return result
 
     def random(*shape):
         return torch.randn(*shape, device="cuda").to(torch.bfloat16)
@@ -429,5 +423,5 @@ def steps(path):
 
 
 if __name__ == "__main__":
-    {"measure": measure, "collectives": collectives, "products": products, "gpus": gpus, "table": lambda: table(sys.argv[2]), "watch": watch,
-     "steps": lambda: steps(sys.argv[2])}[sys.argv[1]]()
+    {"measure": measure, "collectives": collectives, "products": products, "gpus": gpus,
+     "table": lambda: table(sys.argv[2]), "watch": watch, "steps": lambda: steps(sys.argv[2])}[sys.argv[1]]()
