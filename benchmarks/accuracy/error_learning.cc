@@ -48,6 +48,7 @@ struct Sample {
   double layouts = 1.0;  ///< Number of layout errors that it contains.
   std::string group{};   ///< Rows that are left out together.
   const Run* run = nullptr;
+  Seconds step_time{};  ///< Predicted.
 };
 
 /// Our runs by machine: ln(factor on the host's time) of those that wait for their host.
@@ -78,7 +79,9 @@ struct Samples {
 
 Sample sample_of(const std::vector<const ValidatedRow*>& rows) {
   const Run& run = rows.front()->run;
-  Sample sample{.causes = exposure(run, rows.front()->prediction.step_time), .run = &run};
+  Sample sample{.causes = exposure(run, rows.front()->prediction.step_time),
+                .run = &run,
+                .step_time = rows.front()->prediction.step_time};
   for (const ValidatedRow* row : rows)
     sample.error +=
         std::log(row->step->seconds / row->prediction.step_time.to<double>()) / static_cast<double>(rows.size());
@@ -377,6 +380,35 @@ std::vector<Coverage> coverage_of(const std::vector<LeftOut>& list, const Roles&
   return result;
 }
 
+/// How often intervals hold the plans of one machine if kChosen is learnt from those of the others.
+Coverage coverage_of_chosen(ErrorModel errors, const ErrorModel& unscaled, const std::vector<Sample>& plans,
+                            double scale) {
+  Coverage result{.group = kChosen, .predictions = std::ssize(plans)};
+  std::map<std::string, std::vector<const Sample*>> machines;
+  for (const Sample& plan : plans) machines[machine_of(*plan.run)].push_back(&plan);
+  std::vector<double> half_widths;
+  double in_80 = 0.0, in_95 = 0.0;
+  for (const auto& [machine, its] : machines) {
+    std::vector<Sample> others;
+    std::ranges::copy_if(plans, std::back_inserter(others),
+                         [&](const Sample& plan) { return machine_of(*plan.run) != machine; });
+    if (others.empty()) continue;
+    errors.causes[kChosen].sd = scale * beyond(unscaled, kChosen, others).sd;
+    for (const Sample* plan : its) {
+      const Interval held = *step_time_interval(errors, *plan->run, plan->step_time);
+      const double measured = plan->step_time.to<double>() * std::exp(plan->error);
+      in_80 += held.low <= measured && measured <= held.high ? 1.0 : 0.0;
+      in_95 += held.low_95 <= measured && measured <= held.high_95 ? 1.0 : 0.0;
+      half_widths.push_back(100.0 * (std::sqrt(held.high / held.low) - 1.0));
+    }
+  }
+  if (half_widths.empty()) return result;
+  result.share_80 = in_80 / static_cast<double>(half_widths.size());
+  result.share_95 = in_95 / static_cast<double>(half_widths.size());
+  result.half_width_pct = quantile(std::move(half_widths), 0.5);
+  return result;
+}
+
 }  // namespace
 
 Learnt learn_errors(const Validation& validation, const Roles& roles, const Validation& hosts) {
@@ -391,13 +423,16 @@ Learnt learn_errors(const Validation& validation, const Roles& roles, const Vali
     if (!errors.causes.contains(name)) errors.causes[name].sd = kPriorMechanismSd;
     errors.causes[name].rows = rows;
   }
-  for (const auto& [name, elsewhere] : samples.elsewhere) errors.causes[name] = beyond(errors, name, elsewhere);
+  const ErrorModel unscaled = errors;
+  for (const auto& [name, elsewhere] : samples.elsewhere) errors.causes[name] = beyond(unscaled, name, elsewhere);
   for (auto& [name, cause] : errors.causes)
     if (name != host_cause || !samples.host_sd()) cause.sd *= seen->all.scale;
   errors.layout_sd *= seen->all.scale;
   errors.quantile_95 = seen->all.quantile_95;
   for (const auto& [name, its] : seen->peers) errors.peers[name] = {its.scale / seen->all.scale, its.quantile_95};
   result.coverage = coverage_of(list, roles);
+  if (!samples.elsewhere.contains(kChosen)) return result;
+  result.coverage.push_back(coverage_of_chosen(errors, unscaled, samples.elsewhere.at(kChosen), seen->all.scale));
   return result;
 }
 
