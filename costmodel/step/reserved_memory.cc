@@ -106,6 +106,7 @@ class Rank {
     each_own(fixed.setup_optimizer, 1, states_);
     // A profile may have workspaces of zero or a few bytes. No rank has this many buffers.
     constexpr double kMostBuffers = 4096.0;
+    lasting -= dummy_gradients();  // The first backward makes them.
     const Bytes each = std::max(context_.hardware.overheads.workspace, lasting / kMostBuffers);
     for (Bytes left = lasting; left > Bytes{}; left -= each) (void)allocator_.allocate(std::min(left, each));
   }
@@ -186,6 +187,19 @@ class Rank {
           copies.push_back(allocator_.allocate(Bytes{2.0 * on_device * parameter.elements}));
       for (const Block block : copies) allocator_.free(block);
     }
+  }
+
+  /// Dummy weight gradients that the replay makes.
+  [[nodiscard]] Bytes dummy_gradients() const {
+    const CudaGraph& graph = context_.options.layer.cuda_graph;
+    std::set<GradientShape> shapes;
+    for (const std::vector<const PieceOps*>& chunk : pieces_.chunks)
+      for (const PieceOps* piece : chunk)
+        for (const Op& op : piece->balanced.backward)
+          if (const auto shape = dummy_gradient(*piece, graph, op)) shapes.insert(*shape);
+    Bytes sum{};
+    for (const GradientShape& shape : shapes) sum += bf16_bytes(shape);
+    return sum;
   }
 
   [[nodiscard]] bool receives(const Task& task) const {
