@@ -269,7 +269,7 @@ def it_writes_nothing_and_ends(foldwise):
             os.chmod(name, 0o500)
             assert server.post("/api/predict", RUN).status == 200
             connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=100)
-            connection.request("POST", "/api/plan", json.dumps({"effort": 600, "gpus": 1024}),
+            connection.request("POST", "/api/plan", json.dumps({"effort": 600, "model": "olmoe-1b-7b", "gpus": 64}),
                                {"Authorization": f"Bearer {server.token}", "Content-Type": "application/json"})
             assert connection.getresponse().status == 200
             if os.path.isdir(f"/proc/{server.pid}/fd"):
