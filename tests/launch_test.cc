@@ -97,7 +97,8 @@ std::string megatron_says(const json& row) {
   return row.at("error").is_null() ? row.at("start_error").dump() : row.at("error").get<std::string>();
 }
 
-// Is our verdict Megatron's, of every case? Where it is not, the list of disagreements says why.
+// Is our verdict Megatron's, of every case? Where it is not, the list of disagreements says why. Do the pages say how
+// many?
 TEST(LaunchCases, VerdictIsMegatrons) {
   const json known = golden("launch_disagreements.json");
   std::map<std::string, int> counts;
@@ -122,6 +123,11 @@ TEST(LaunchCases, VerdictIsMegatrons) {
     }
   }
   fmt::print("{} of 1500 agree\n", agree);
+  for (const char* page : {FW_DOCS_DIR "/launch.md", FW_DOCS_DIR "/../README.md"}) {
+    std::ifstream file(page);
+    const std::string text{std::istreambuf_iterator<char>(file), {}};
+    EXPECT_NE(text.find(fmt::format("{},{:03}", agree / 1000, agree % 1000)), std::string::npos) << page;
+  }
   for (const auto& [what, count] : counts) fmt::print("{:4} {}\n", count, what);
   for (const char* kind : {"not_modelled", "disagree"})
     for (const json& entry : known.at(kind)) {

@@ -266,6 +266,7 @@ void offload_beside_local_graphs(Scenario& s) {
   graphs(s, GraphImpl::kLocal, {GraphModule::kAttn});
 }
 void shard_fp8_twice(Scenario& s) {
+  s.options.layer.etp = s.options.layer.tp;
   shard_in_groups(s, 4);
   s.options.step.fsdp_outer_optim = true;
   s.options.layer.precision = Precision::kFp8Current;
@@ -575,11 +576,13 @@ std::vector<Case> cases() {
           [](Scenario& s) {
             s.options.layer.dispatcher = Dispatcher::kHybridEp;
             s.options.layer.ep = 1;
+            s.options.layer.etp = s.options.layer.tp;
           }),
        in("0.16.1",
           [](Scenario& s) {
             s.options.layer.dispatcher = Dispatcher::kHybridEp;
             s.options.layer.ep = 1;
+            s.options.layer.etp = s.options.layer.tp;
           }),
        "--moe-flex-dispatcher-backend hybridep needs"},
       {"moe.shared_bias", [](Scenario& s) { s.model.moe.shared_ffn_hidden_size = 1024; },
@@ -1019,6 +1022,18 @@ std::vector<Case> cases() {
        [](Scenario& s) { graphs(s, GraphImpl::kFullIteration, {}); }, "full_iteration needs experts of fixed shapes"},
 
       // ---- Rules of some releases ----
+      {"grid.etp_without_ep",
+       in("0.19.0",
+          [](Scenario& s) {
+            s.options.layer.ep = 1;
+            s.options.layer.etp = 1;
+          }),
+       in("0.18.2",
+          [](Scenario& s) {
+            s.options.layer.ep = 1;
+            s.options.layer.etp = 1;
+          }),
+       "with --expert-model-parallel-size 1 must be --tensor-model-parallel-size"},
       {"attn.gdn_cp", in("0.18.2", gated_delta_net_over_ranks), in("0.17.1", gated_delta_net_over_ranks),
        "take no context parallelism before Megatron-Core 0.18: --context-parallel-size is 2"},
       {"attn.dsa_cp", in("0.19.0", sparse_attention_over_ranks), in("0.18.2", sparse_attention_over_ranks),

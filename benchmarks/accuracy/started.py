@@ -63,7 +63,7 @@ def row_of(record, plans, release, gpu):
 
 def trained(row):
     losses, norms = row['loss'], row['grad_norm']
-    return len(losses) > 1 and all(map(math.isfinite, losses + norms)) and losses[-1] < losses[0]
+    return 'wrong' not in row and len(losses) > 1 and all(map(math.isfinite, losses + norms)) and losses[-1] < losses[0]
 
 
 def sets():
@@ -73,7 +73,7 @@ def sets():
 
 
 def measured_step(row):
-    """Seconds of a run that counts; None for another."""
+    """Seconds of a run that counts; None for another. `wrong` says by hand why one does not that looks as if it did."""
     return statistics.median(row['step_times_s']) if row['step_times_s'] and trained(row) else None
 
 
@@ -130,7 +130,7 @@ def table():
     for row in every:
         p, measured = row['predicted'], measured_step(row)
         again = (row.get('alloc_retries') or {}).get('a_step')
-        result = ('trains, memory given back in every step' if again else 'trains') if measured else 'stopped: ' + re.sub(r'^\[rank\d+\]: ', '', row['error'] or row['status'])[:90]
+        result = f"starts: {row['wrong']}" if 'wrong' in row else ('trains, memory given back in every step' if again else 'trains') if measured else 'stopped: ' + re.sub(r'^\[rank\d+\]: ', '', row['error'] or row['status'])[:90]
         print(f"| {row['question']} | {text_of(row['run'])} | {row['release']}, {row['gpu']} | {result} | "
               f"{p['step_time_s']:.3f} [{p['interval_s'][0]:.3f}, {p['interval_s'][1]:.3f}] | "
               f"{f'{measured:.3f}' if measured else '-'} | {f'{error_pct(row):+.1f}' if measured else '-'} | "

@@ -70,10 +70,10 @@ struct BucketCount {
 
 /// Types that Adam widens to FP32 before its kernel, one parameter group at a time: masters and states below FP32.
 [[nodiscard]] std::vector<DataType> widened(const Optimizer& optimizer);
-/// Whether experts' parameters form a parameter group of their own in the optimizer. With EP, Megatron sets their
-/// `allreduce` to false (megatron/core/extensions/transformer_engine.py:1551 and optimizer/__init__.py of
-/// core_v0.16.1).
-[[nodiscard]] constexpr bool experts_apart(const LayerOptions& layer) { return layer.ep > 1; }
+/// Whether experts' parameters form a parameter group of their own in the optimizer. Megatron sets their `allreduce` to
+/// false with EP, and with ETP other than TP (core_v0.19.0 extensions/transformer_engine.py:2163; earlier releases do
+/// not, rule grid.etp_without_ep).
+[[nodiscard]] constexpr bool experts_apart(const LayerOptions& layer) { return layer.ep > 1 || layer.etp != layer.tp; }
 
 /// Once-per-step collectives of a chunk that trains these parameters: the data-parallel gather in forward and the
 /// reduction of gradients in backward. The schedule decides how much is hidden. Empty if Megatron-FSDP communicates in

@@ -401,6 +401,16 @@ std::vector<Rule> make_rules() {
       {"grid.bias_etp", "[etp] --add-bias-linear",
        FW_WHEN(o.layer.etp > 1 && p.model.has_moe() && p.model.add_bias_linear),
        FW_REASON("[etp] {} must be 1: the experts of {} have linear biases", o.layer.etp, p.model.name)},
+      {"grid.etp_without_ep",
+       "[etp] [tp] [ep] --num-experts",
+       FW_WHEN(p.model.has_moe() && o.layer.ep == 1 && o.layer.etp != o.layer.tp),
+       FW_REASON(
+           "[etp] {} with [ep] 1 must be [tp] {} before Megatron-Core 0.19, which sums experts' gradients over the "
+           "dense data-parallel group: its ranks hold other parts of the experts, or not all ranks of a part are in "
+           "it",
+           o.layer.etp, o.layer.tp),
+       {},
+       in_releases("", "0.18.2")},
       {"grid.cp_seq", "[cp] [seq_len]", FW_WHEN(o.layer.cp > 1 && o.layer.seq_len % (2 * o.layer.cp) != 0),
        FW_REASON("[seq_len] {} is not a multiple of 2 x [cp] {}", o.layer.seq_len, o.layer.cp)},
       {"grid.sp_seq", "[sequence_parallel] [tp] [cp] [seq_len]",
