@@ -576,13 +576,15 @@ std::vector<Case> cases() {
           [](Scenario& s) {
             s.options.layer.dispatcher = Dispatcher::kHybridEp;
             s.options.layer.ep = 1;
-            s.options.layer.etp = s.options.layer.tp;
+            s.options.layer.tp = 1;
+            s.options.step.dp = 16;
           }),
        in("0.16.1",
           [](Scenario& s) {
             s.options.layer.dispatcher = Dispatcher::kHybridEp;
             s.options.layer.ep = 1;
-            s.options.layer.etp = s.options.layer.tp;
+            s.options.layer.tp = 1;
+            s.options.step.dp = 16;
           }),
        "--moe-flex-dispatcher-backend hybridep needs"},
       {"moe.shared_bias", [](Scenario& s) { s.model.moe.shared_ffn_hidden_size = 1024; },
