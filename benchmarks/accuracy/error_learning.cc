@@ -391,7 +391,7 @@ Coverage coverage_of_chosen(ErrorModel errors, const ErrorModel& unscaled, const
   for (const auto& [machine, its] : machines) {
     std::vector<Sample> others;
     std::ranges::copy_if(plans, std::back_inserter(others),
-                         [&](const Sample& plan) { return machine_of(*plan.run) != machine; });
+                         [&name = machine](const Sample& plan) { return machine_of(*plan.run) != name; });
     if (others.empty()) continue;
     errors.causes[kChosen].sd = scale * beyond(unscaled, kChosen, others).sd;
     for (const Sample* plan : its) {
