@@ -123,15 +123,21 @@ def text_of(run):
     return ' '.join(parts)
 
 
+def result_of(row):
+    if 'wrong' in row:
+        return f"starts: {row['wrong']}"
+    if measured_step(row) is None:
+        return 'stopped: ' + re.sub(r'^\[rank\d+\]: ', '', row['error'] or row['status'])[:90]
+    return 'trains, memory given back in every step' if (row.get('alloc_retries') or {}).get('a_step') else 'trains'
+
+
 def table():
     print('| question | plan | Megatron-Core, GPU | result | step s, predicted [80 %] | measured | error % | allocated GiB, predicted / measured | reserved GiB |')
     print('| --- | --- | --- | --- | --- | --- | --- | --- | --- |')
     every = [row for _, rows in sets() for row in rows]
     for row in every:
         p, measured = row['predicted'], measured_step(row)
-        again = (row.get('alloc_retries') or {}).get('a_step')
-        result = f"starts: {row['wrong']}" if 'wrong' in row else ('trains, memory given back in every step' if again else 'trains') if measured else 'stopped: ' + re.sub(r'^\[rank\d+\]: ', '', row['error'] or row['status'])[:90]
-        print(f"| {row['question']} | {text_of(row['run'])} | {row['release']}, {row['gpu']} | {result} | "
+        print(f"| {row['question']} | {text_of(row['run'])} | {row['release']}, {row['gpu']} | {result_of(row)} | "
               f"{p['step_time_s']:.3f} [{p['interval_s'][0]:.3f}, {p['interval_s'][1]:.3f}] | "
               f"{f'{measured:.3f}' if measured else '-'} | {f'{error_pct(row):+.1f}' if measured else '-'} | "
               f"{p['peak_memory_gib']:.1f} / {row['peak_allocated_gib'] or '-'} | {row['peak_reserved_gib'] or '-'} |")
