@@ -137,20 +137,26 @@ NodeClocks add_direction(const BuildContext& context, const std::vector<Op>& ops
 }
 
 Bytes distinct_weight_gradients(const OpList& list) {
-  std::vector<std::pair<double, std::int64_t>> shapes;
+  std::vector<GradientShape> shapes;
   Bytes sum{};
   for (const Op& op : list.backward) {
-    const auto* gemm = std::get_if<GemmWork>(&op.work);
-    if (gemm == nullptr || !op.dummy_gradient) continue;
-    const std::pair shape{gemm->m, gemm->n};
-    if (std::find(shapes.begin(), shapes.end(), shape) != shapes.end()) continue;
-    shapes.push_back(shape);
-    sum += Bytes{2.0 * gemm->m * static_cast<double>(gemm->n)};
+    const auto shape = dummy_gradient(op);
+    if (!shape || std::find(shapes.begin(), shapes.end(), *shape) != shapes.end()) continue;
+    shapes.push_back(*shape);
+    sum += bf16_bytes(*shape);
   }
   return sum;
 }
 
 }  // namespace
+
+std::optional<GradientShape> dummy_gradient(const Op& op) {
+  const auto* gemm = std::get_if<GemmWork>(&op.work);
+  if (gemm == nullptr || !op.dummy_gradient) return std::nullopt;
+  return GradientShape{gemm->m, gemm->n};
+}
+
+Bytes bf16_bytes(const GradientShape& shape) { return Bytes{2.0 * shape.first * static_cast<double>(shape.second)}; }
 
 HostIdle host_idle(const IssueClock& forward, const IssueClock& backward) {
   const IssueClock both = forward.then(backward);

@@ -1,6 +1,9 @@
 #pragma once
 #include <algorithm>
 #include <array>
+#include <cstdint>
+#include <optional>
+#include <utility>
 #include <vector>
 
 #include "costmodel/ops/block_ops.h"
@@ -61,6 +64,12 @@ struct BlockCost {
   IssueClock pair, pair_begin;
   BlockCost& operator+=(const BlockCost& other);
 };
+
+/// Shape [out, in] of a weight gradient.
+using GradientShape = std::pair<double, std::int64_t>;
+/// That of the tensor of Op::dummy_gradient; nothing for other ops.
+[[nodiscard]] std::optional<GradientShape> dummy_gradient(const Op& op);
+[[nodiscard]] Bytes bf16_bytes(const GradientShape& shape);
 
 /// Idle time of the GPU by direction, when micro-batches follow each other. The host causes it by synchronising, or by
 /// taking longer to issue ops than the GPU to run them.

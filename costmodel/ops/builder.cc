@@ -342,7 +342,7 @@ void Builder::weight_gradient(const Linear& l, const LinearTensors& tensors) {
                        GemmWork{format, out, l.in, static_cast<std::int64_t>(std::ceil(l.rows)), 1,
                                 fused && options().grad_reduce_in_fp32},
                        2);
-  wgrad.dummy_gradient = l.dummy_gradient;
+  wgrad.dummy_gradient = l.dummy_gradient && fused && options().software.transformer_engine;
   const double gradient = fused ? 0.0 : kBf16 * out * in;
   // Megatron's own linears scatter the input's gradient beside this product (tensor_parallel/layers.py:
   // LinearWithGradAccumulationAndAsyncCommunication).

@@ -118,7 +118,7 @@ void weight_gradient(Builder& b, const RankExperts& e, const GroupedLinear& l) {
       GemmWork{b.recipe().format(GemmPhase::kWgrad), static_cast<double>(l.out), l.in,
                static_cast<std::int64_t>(std::ceil(e.mean)), e.count, fp32, e.kernel.grouping(e.count, true)},
       e.kernel.launches_of(e.count, true));
-  wgrad.dummy_gradient = true;
+  wgrad.dummy_gradient = software.gradient_accumulation_fusion && software.transformer_engine;
   keep_gradients(b, e, l, wgrad);
   b.inside_module(false);
   if (l.fc1() && e.bias && !e.kernel.fuses_activation)  // expert_bias() has fc2's.

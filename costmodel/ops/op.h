@@ -155,7 +155,8 @@ struct Op {
   BitSet<GraphModule> captured_by;      ///< Costs the host nothing if any of these is captured.
   std::vector<Tensor> keeps;            ///< Forward ops only.
   std::vector<Weight> weights;          ///< Forward ops only.
-  /// wgrad: the product itself adds to main_grad, and autograd gets a dummy tensor of the weight's shape.
+  /// wgrad with accumulation fusion: the product itself adds to main_grad, and autograd gets a BF16 tensor of the
+  /// weight's shape, which Transformer Engine makes once a shape and keeps (get_dummy_wgrad, module/base.py).
   bool dummy_gradient = false;
   bool updates_parameters = false;  ///< At a step's end: the optimizer's update and casts.
   std::int32_t step = 0;  ///< Groups forward ops with their backward ops. Backward runs the steps in reverse order.

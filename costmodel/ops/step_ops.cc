@@ -146,7 +146,7 @@ StaticBytes static_bytes(const StepContext& context, const ParameterCount& all) 
     bytes.host += bytes.returning - Bytes{rounding};
   }
   // BF16 gradients are widened for the step unless the optimizer reads them directly. Masters and states below FP32 are
-  // widened one parameter group at a time (with EP > 1 experts are a separate group). They are written back tensor by
+  // widened one parameter group at a time (experts_apart()). They are written back tensor by
   // tensor, through a BF16 copy if they are BF16 (get_unscaled_state and _apply_scale in TE's fused_adam.py).
   double extra = gradient < 4.0 && !state.te_masters ? 4.0 * own * device : 0.0;
   bytes.gradient_copies = Bytes{extra};

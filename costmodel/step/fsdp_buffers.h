@@ -24,11 +24,11 @@ struct ChunkPart {
 struct FsdpMemory {
   /// Profile of the chunk. Its high levels include the buffers, which a chunk has only while it runs.
   MemoryProfile memory;
-  Bytes buffers{};  ///< Most at any moment. The allocator reserves it in addition, because the buffers are made on
-                    ///< their own streams.
-  Bytes whole{};    ///< Parameters outside units: gathered from a step's first micro-batch to its last.
+  Bytes buffers{};       ///< Most at any moment. The allocator reserves it in addition, because the buffers are made on
+                         ///< their own streams.
+  Bytes whole{};         ///< Parameters outside units: gathered from a step's first micro-batch to its last.
+  double outside = 0.0;  ///< Share of the chunk's parameters outside units.
   double outside_gradients = 0.0;  ///< The same share of the trained parameters.
-  double outside = 0.0;            ///< Share of the chunk's parameters outside units.
   double last_gather = 0.0;        ///< Share of the units' parameters that are gathered before backward may begin.
 };
 /// Memory of a chunk. The sharding must satisfy shards_gradients().

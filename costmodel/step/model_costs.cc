@@ -55,22 +55,20 @@ ModelCosts model_costs(const StepContext& context, const ModelKinds& kinds, Bloc
   costs.embedding_tensors = piece_tensors(plain_context, Piece::kEmbedding, {});
   costs.head_tensors = piece_tensors(plain_context, Piece::kHead, {});
   costs.embedding = cache.get(plain_context, Piece::kEmbedding, {});
-  if (o.layer.software.transformer_engine && o.layer.software.gradient_accumulation_fusion) {
-    const auto dummies = [&](const std::vector<LayerSpec>& layers) {
-      for (const LayerSpec& layer : layers) {
-        if (layer.mixer != kNoMixer)
-          costs.dummies.mixer[static_cast<std::size_t>(layer.mixer)] =
-              cache.get(layer_context, Piece::kMixer, layer).weight_gradients;
-        costs.dummies.mlp[static_cast<std::size_t>(layer.mlp)] =
-            cache.get(layer_context, Piece::kMlp, layer).weight_gradients;
-      }
-    };
-    costs.dummies.mixer.resize(model.mixers.size());
-    dummies(kinds.kinds);
-    dummies(model.mtp_layers);
-    if (model.mtp_num_layers > 0) costs.dummies.mtp = cache.get(plain_context, Piece::kMtp, {}).weight_gradients;
-    costs.dummies.head = cache.get(plain_context, Piece::kHead, {}).weight_gradients;
-  }
+  const auto dummies = [&](const std::vector<LayerSpec>& layers) {
+    for (const LayerSpec& layer : layers) {
+      if (layer.mixer != kNoMixer)
+        costs.dummies.mixer[static_cast<std::size_t>(layer.mixer)] =
+            cache.get(layer_context, Piece::kMixer, layer).weight_gradients;
+      costs.dummies.mlp[static_cast<std::size_t>(layer.mlp)] =
+          cache.get(layer_context, Piece::kMlp, layer).weight_gradients;
+    }
+  };
+  costs.dummies.mixer.resize(model.mixers.size());
+  dummies(kinds.kinds);
+  dummies(model.mtp_layers);
+  if (model.mtp_num_layers > 0) costs.dummies.mtp = cache.get(plain_context, Piece::kMtp, {}).weight_gradients;
+  costs.dummies.head = cache.get(plain_context, Piece::kHead, {}).weight_gradients;
   costs.head = cache.get(plain_context, Piece::kHead, {});
   if (model.mtp_num_layers > 0) {
     costs.mtp = cache.get(plain_context, Piece::kMtp, {});

@@ -13,10 +13,6 @@ Bytes handed_over(const Op& op) {
   return work != nullptr && work->op == MemoryOp::kReduce ? work->bytes / 5.0 : Bytes{};
 }
 
-bool in_te_graph(const CudaGraph& graph, const Op& op) {
-  return graph.impl == GraphImpl::kTransformerEngine && captured(graph, op);
-}
-
 Bytes sized(const InPiece& in, Bytes balanced, Bytes loaded) {
   return std::max(Bytes{}, balanced + in.excess / (kLoad - 1.0) * (loaded - balanced));
 }
@@ -29,14 +25,6 @@ std::size_t recomputed(const InPiece& in) {
 }
 
 }  // namespace
-
-std::optional<GradientShape> dummy_gradient(const PieceOps& piece, const CudaGraph& graph, const Op& op) {
-  const auto* gemm = std::get_if<GemmWork>(&op.work);
-  if (!piece.dummy_gradients || gemm == nullptr || !op.dummy_gradient || in_te_graph(graph, op)) return std::nullopt;
-  return GradientShape{gemm->m, gemm->n};
-}
-
-Bytes bf16_bytes(const GradientShape& shape) { return Bytes{2.0 * shape.first * static_cast<double>(shape.second)}; }
 
 void Clocks::issue(const ClockStep& step, std::int32_t launches) {
   host_ += step.issue;
@@ -127,7 +115,7 @@ void PieceReplay::run(InPiece& in, const std::vector<Op>& ops, const std::vector
   for (std::size_t i = begin; i < end; ++i) {
     const Op& op = ops[i];
     clocks_.issue(steps[i], op.launches);
-    if (in_te_graph(graph_, op)) continue;
+    if (graph_.impl == GraphImpl::kTransformerEngine && captured(graph_, op)) continue;
     if (const auto* copy = std::get_if<HostCopyWork>(&op.work); copy != nullptr) {
       if (copy->to_host && !waits_for_copies_)
         allocator_.free_after(allocator_.allocate(copy->bytes), clocks_.copies());
@@ -140,7 +128,8 @@ void PieceReplay::run(InPiece& in, const std::vector<Op>& ops, const std::vector
     }
     for (std::size_t k = 0; k < op.keeps.size(); ++k) keep(in, op, i, k, loaded[i].keeps[k].bytes);
     needs(in, op, loaded[i], working);
-    if (const auto shape = dummy_gradient(*in.piece, graph_, op); shape && dummies_.insert(*shape).second)
+    if (const auto shape = dummy_gradient(op);
+        shape && in.piece->dummies.contains(*shape) && dummies_.insert(*shape).second)
       (void)allocator_.allocate(bf16_bytes(*shape));
     const Bytes gradient = side_stream_ ? handed_over(op) : Bytes{};
     if (op.releases > Bytes{}) {

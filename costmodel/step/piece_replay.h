@@ -22,17 +22,10 @@ struct PieceOps {
   std::vector<ClockStep> forward_steps, backward_steps;  ///< The steps of `balanced`.
   bool experts = false;                                  ///< Whether rows vary.
   Seconds nodes{};  ///< Time of the host, per direction, for the piece's nodes of EP overlap's schedule plan.
-  /// Whether its linears hand autograd a tensor that Transformer Engine makes once a shape and keeps
-  /// (get_dummy_wgrad, module/base.py).
-  bool dummy_gradients = false;
+  /// Dummy gradients that its first backward makes: of a layer's linears, but not in graphs of Transformer Engine,
+  /// whose tensors are in the graphs' pools.
+  std::set<GradientShape> dummies;
 };
-
-/// A weight gradient's shape [out, in].
-using GradientShape = std::pair<double, std::int64_t>;
-/// That of the tensor that autograd gets instead of the gradient that `op` of `piece` adds to main_grad. Nothing for
-/// other ops, and for those in graphs of Transformer Engine, whose tensors are in the graphs' pools.
-[[nodiscard]] std::optional<GradientShape> dummy_gradient(const PieceOps& piece, const CudaGraph& graph, const Op& op);
-[[nodiscard]] Bytes bf16_bytes(const GradientShape& shape);
 
 /// Tensors that a piece holds between micro-batches, by op and position in Op::keeps.
 using TensorKey = std::pair<std::size_t, std::size_t>;

@@ -58,8 +58,12 @@ const PieceOps* Pieces::get(Piece part, const StagePiece& piece, bool offloaded)
     const double attention = part != Piece::kMlp ? 1.0 : 0.0, each = piece.layer->mlp == MlpKind::kMoe ? 3.0 : 1.0;
     ops.nodes = (attention + (part != Piece::kMixer ? each : 0.0)) * context.hardware.host.node;
   }
-  ops.dummy_gradients =
-      piece.layer != nullptr && o.layer.software.transformer_engine && o.layer.software.gradient_accumulation_fusion;
+  const CudaGraph& graph = o.layer.cuda_graph;
+  if (piece.layer != nullptr)
+    for (const Op& op : ops.balanced.backward)
+      if (const auto shape = dummy_gradient(op);
+          shape && !(graph.impl == GraphImpl::kTransformerEngine && captured(graph, op)))
+        ops.dummies.insert(*shape);
   options.expert_load = kLoad;
   ops.loaded = part_ops(context, part, piece);
   ops.experts = (part == Piece::kMlp || part == Piece::kLayer) && piece.layer->mlp == MlpKind::kMoe &&

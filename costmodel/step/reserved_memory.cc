@@ -191,12 +191,9 @@ class Rank {
 
   /// Dummy weight gradients that the replay makes.
   [[nodiscard]] Bytes dummy_gradients() const {
-    const CudaGraph& graph = context_.options.layer.cuda_graph;
     std::set<GradientShape> shapes;
     for (const std::vector<const PieceOps*>& chunk : pieces_.chunks)
-      for (const PieceOps* piece : chunk)
-        for (const Op& op : piece->balanced.backward)
-          if (const auto shape = dummy_gradient(*piece, graph, op)) shapes.insert(*shape);
+      for (const PieceOps* piece : chunk) shapes.insert(piece->dummies.begin(), piece->dummies.end());
     Bytes sum{};
     for (const GradientShape& shape : shapes) sum += bf16_bytes(shape);
     return sum;
