@@ -349,10 +349,24 @@ std::vector<std::string> groups_of(const Run& run, const Roles& roles) {
           origin.own ? origin.name : Origin{}.name};
 }
 
+/// Predictions of a group: 1 if an interval holds the measured time, else 0; and half widths of 80 % intervals,
+/// percent.
+struct Held {
+  std::vector<double> in_80, in_95, half_widths;
+
+  [[nodiscard]] Coverage of(const std::string& group) const {
+    const auto mean = [](const std::vector<double>& values) {
+      return std::accumulate(values.begin(), values.end(), 0.0) / static_cast<double>(values.size());
+    };
+    return {.group = group,
+            .predictions = std::ssize(in_80),
+            .share_80 = mean(in_80),
+            .share_95 = mean(in_95),
+            .half_width_pct = quantile(half_widths, 0.5)};
+  }
+};
+
 std::vector<Coverage> coverage_of(const std::vector<LeftOut>& list, const Roles& roles) {
-  struct Held {
-    std::vector<double> in_80, in_95, half_widths;
-  };
   std::map<std::string, Held> groups;
   for (const LeftOut& one : list) {
     const std::optional<Scales> others = scales_of(list, one.sample->group);
@@ -366,47 +380,34 @@ std::vector<Coverage> coverage_of(const std::vector<LeftOut>& list, const Roles&
       held.half_widths.push_back(100.0 * std::expm1(kNormal80 * deviation));
     }
   }
-  const auto mean = [](const std::vector<double>& values) {
-    return std::accumulate(values.begin(), values.end(), 0.0) / static_cast<double>(values.size());
-  };
   std::vector<Coverage> result;
   result.reserve(groups.size());
-  for (const auto& [name, held] : groups)
-    result.push_back({.group = name,
-                      .predictions = static_cast<std::int64_t>(held.in_80.size()),
-                      .share_80 = mean(held.in_80),
-                      .share_95 = mean(held.in_95),
-                      .half_width_pct = quantile(held.half_widths, 0.5)});
+  for (const auto& [name, held] : groups) result.push_back(held.of(name));
   return result;
 }
 
-/// How often intervals hold the plans of one machine if kChosen is learnt from those of the others.
-Coverage coverage_of_chosen(ErrorModel errors, const ErrorModel& unscaled, const std::vector<Sample>& plans,
-                            double scale) {
-  Coverage result{.group = kChosen, .predictions = std::ssize(plans)};
+/// How often intervals hold the plans of one machine if kChosen is learnt from those of the others. Nullopt for plans
+/// of one machine only.
+std::optional<Coverage> coverage_of_chosen(ErrorModel errors, const ErrorModel& unscaled,
+                                           const std::vector<Sample>& plans, double scale) {
   std::map<std::string, std::vector<const Sample*>> machines;
   for (const Sample& plan : plans) machines[machine_of(*plan.run)].push_back(&plan);
-  std::vector<double> half_widths;
-  double in_80 = 0.0, in_95 = 0.0;
+  if (machines.size() < 2) return std::nullopt;
+  Held held;
   for (const auto& [machine, its] : machines) {
     std::vector<Sample> others;
     std::ranges::copy_if(plans, std::back_inserter(others),
                          [&name = machine](const Sample& plan) { return machine_of(*plan.run) != name; });
-    if (others.empty()) continue;
     errors.causes[kChosen].sd = scale * beyond(unscaled, kChosen, others).sd;
     for (const Sample* plan : its) {
-      const Interval held = *step_time_interval(errors, *plan->run, plan->step_time);
+      const Interval interval = *step_time_interval(errors, *plan->run, plan->step_time);
       const double measured = plan->step_time.to<double>() * std::exp(plan->error);
-      in_80 += held.low <= measured && measured <= held.high ? 1.0 : 0.0;
-      in_95 += held.low_95 <= measured && measured <= held.high_95 ? 1.0 : 0.0;
-      half_widths.push_back(100.0 * (std::sqrt(held.high / held.low) - 1.0));
+      held.in_80.push_back(interval.low <= measured && measured <= interval.high ? 1.0 : 0.0);
+      held.in_95.push_back(interval.low_95 <= measured && measured <= interval.high_95 ? 1.0 : 0.0);
+      held.half_widths.push_back(100.0 * (std::sqrt(interval.high / interval.low) - 1.0));
     }
   }
-  if (half_widths.empty()) return result;
-  result.share_80 = in_80 / static_cast<double>(half_widths.size());
-  result.share_95 = in_95 / static_cast<double>(half_widths.size());
-  result.half_width_pct = quantile(std::move(half_widths), 0.5);
-  return result;
+  return held.of(kChosen);
 }
 
 }  // namespace
@@ -431,8 +432,9 @@ Learnt learn_errors(const Validation& validation, const Roles& roles, const Vali
   errors.quantile_95 = seen->all.quantile_95;
   for (const auto& [name, its] : seen->peers) errors.peers[name] = {its.scale / seen->all.scale, its.quantile_95};
   result.coverage = coverage_of(list, roles);
-  if (!samples.elsewhere.contains(kChosen)) return result;
-  result.coverage.push_back(coverage_of_chosen(errors, unscaled, samples.elsewhere.at(kChosen), seen->all.scale));
+  if (const auto plans = samples.elsewhere.find(kChosen); plans != samples.elsewhere.end())
+    if (const auto held = coverage_of_chosen(errors, unscaled, plans->second, seen->all.scale))
+      result.coverage.push_back(*held);
   return result;
 }
 

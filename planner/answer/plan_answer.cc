@@ -194,7 +194,7 @@ std::string plan_answer_text(const PlanAnswer& answer, PlanScreen how, const std
   const auto& [problem, result, limit, tried] = answer.answered;
   const Screen& screen = how.screen;
   how.about = objective_text(answer.answered, answer.objective);
-  how.too_slow = answer.answered.result.plans.empty() && fastest_tried(answer.answered) != nullptr;
+  how.too_slow = fastest_too_slow(answer.answered) != nullptr;
   std::string text = plan_screen(problem, result, answer.decision, answer.insight, built_in_errors(), how);
   const auto add = [&](const std::string& name, const auto& section) {
     if (!is_asked(explain, name)) return;

@@ -271,7 +271,8 @@ json answer_json(const Answered& answer, const std::string& objective, const Err
   return result;
 }
 
-const Tried* fastest_tried(const Answered& answer) {
+const Tried* fastest_too_slow(const Answered& answer) {
+  if (!answer.result.plans.empty()) return nullptr;
   const Tried* fastest = nullptr;
   for (const Tried& t : answer.tried)
     if (t.step_time > Seconds{} && (fastest == nullptr || t.step_time < fastest->step_time)) fastest = &t;
@@ -285,7 +286,7 @@ std::string objective_text(const Answered& answer, const std::string& objective)
   if (answer.limit > Seconds{})
     text += fmt::format(" whose step takes no longer than {} s", seconds_text(answer.limit.to<double>()));
   text += fmt::format("; {} searches (--explain search)", answer.tried.size());
-  if (const Tried* fastest = fastest_tried(answer); answer.result.plans.empty() && fastest != nullptr)
+  if (const Tried* fastest = fastest_too_slow(answer))
     text += fmt::format("; the fastest plan that was found takes {} s, on {} GPUs",
                         seconds_text(fastest->step_time.to<double>()), fastest->num_gpus);
   return text;

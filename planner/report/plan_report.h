@@ -19,8 +19,8 @@ namespace foldwise::planner {
                                          const ErrorModel& errors);
 /// Explains the plans of an objective other than "time"; else empty.
 [[nodiscard]] std::string objective_text(const Answered& answer, const std::string& objective);
-/// The search that found the fastest plan; null: none found any.
-[[nodiscard]] const Tried* fastest_tried(const Answered& answer);
+/// Where no plan is fast enough, the search that found the fastest one; else null, and where none found any.
+[[nodiscard]] const Tried* fastest_too_slow(const Answered& answer);
 
 /// [{run, step_time_s, gain_pct, evidence}]: PlanResult::unproven.
 [[nodiscard]] nlohmann::json unproven_json(const PlanProblem& problem, const PlanResult& result);

@@ -406,8 +406,7 @@ std::vector<Rule> make_rules() {
        FW_WHEN(p.model.has_moe() && o.layer.ep == 1 && o.layer.etp != o.layer.tp),
        FW_REASON(
            "[etp] {} with [ep] 1 must be [tp] {} before Megatron-Core 0.19, which sums experts' gradients over the "
-           "dense data-parallel group: its ranks hold other parts of the experts, or not all ranks of a part are in "
-           "it",
+           "dense data-parallel group: these are not the ranks that hold the same part of the experts",
            o.layer.etp, o.layer.tp),
        {},
        in_releases("", "0.18.2")},

@@ -190,23 +190,23 @@ double more_on_virtual_machine(const Run& run, Seconds step_time) {
   return std::max(0.0, std::log((then / step_time).to<double>()));
 }
 
-double error_quantile(double sd, double more, double z) {
-  const auto below = [](double x) { return 0.5 * std::erfc(-x / std::numbers::sqrt2); };
-  double low = z * sd, high = low + more;
-  for (int halvings = 0; more > 0.0 && halvings < 50; ++halvings) {
-    const double middle = 0.5 * (low + high);
-    const double share = (1.0 - kVirtualMachines) * below(middle / sd) + kVirtualMachines * below((middle - more) / sd);
-    (share < below(z) ? low : high) = middle;
-  }
-  return low;
-}
-
 std::optional<Interval> step_time_interval(const ErrorModel& errors, const Run& run, Seconds step_time) {
   if (errors.causes.empty()) return std::nullopt;
   const Exposure causes = exposure(run, step_time);
   const ErrorModel its = errors.of_peers(run);
   const double sd = its.deviation(causes), more = more_on_virtual_machine(run, step_time);
-  const auto seconds = [&](double z) { return step_time.to<double>() * std::exp(error_quantile(sd, more, z)); };
+  // Quantile of a mixture of two normals, `more` apart, with the mass below that N(0, 1) has below z.
+  const auto seconds = [&](double z) {
+    const auto below = [](double x) { return 0.5 * std::erfc(-x / std::numbers::sqrt2); };
+    double low = z * sd, high = low + more;
+    for (int halvings = 0; more > 0.0 && halvings < 50; ++halvings) {
+      const double middle = 0.5 * (low + high);
+      const double share =
+          (1.0 - kVirtualMachines) * below(middle / sd) + kVirtualMachines * below((middle - more) / sd);
+      (share < below(z) ? low : high) = middle;
+    }
+    return step_time.to<double>() * std::exp(low);
+  };
   return Interval{.low = seconds(-kNormal80),
                   .high = seconds(kNormal80),
                   .low_95 = seconds(-its.quantile_95),

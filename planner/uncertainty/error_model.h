@@ -95,10 +95,6 @@ inline constexpr double kVirtualMachines = 0.5;
 /// ln(step time on such a virtual machine / step time at the assumed prices); 0 if the prices are measured.
 [[nodiscard]] double more_on_virtual_machine(const Run& run, Seconds step_time);
 
-/// Quantile of ln(measured / predicted): of a mixture of two normals of deviation `sd`, with means 0 and `more`, with
-/// the mass below it that N(0, 1) has below z.
-[[nodiscard]] double error_quantile(double sd, double more, double z);
-
 /// Includes both kinds of host if the prices are assumed. Nullopt for an empty error model.
 [[nodiscard]] std::optional<Interval> step_time_interval(const ErrorModel& errors, const Run& run, Seconds step_time);
 
