@@ -265,6 +265,16 @@ void offload_beside_local_graphs(Scenario& s) {
   s.options.layer.offload_modules = {OffloadModule::kExpertFc1};
   graphs(s, GraphImpl::kLocal, {GraphModule::kAttn});
 }
+void whole_experts_beside_tp(Scenario& s) {
+  s.options.layer.ep = 1;
+  s.options.layer.etp = 1;
+}
+void hybrid_ep_of_one_rank(Scenario& s) {
+  s.options.layer.dispatcher = Dispatcher::kHybridEp;
+  s.options.layer.ep = 1;
+  s.options.layer.tp = 1;
+  s.options.step.dp = 16;
+}
 void shard_fp8_twice(Scenario& s) {
   s.options.layer.etp = s.options.layer.tp;
   shard_in_groups(s, 4);
@@ -571,21 +581,7 @@ std::vector<Case> cases() {
          s.options.layer.ep = 1;
        },
        "--moe-flex-dispatcher-backend deepep needs"},
-      {"moe.flex_group_release",
-       in("0.17.1",
-          [](Scenario& s) {
-            s.options.layer.dispatcher = Dispatcher::kHybridEp;
-            s.options.layer.ep = 1;
-            s.options.layer.tp = 1;
-            s.options.step.dp = 16;
-          }),
-       in("0.16.1",
-          [](Scenario& s) {
-            s.options.layer.dispatcher = Dispatcher::kHybridEp;
-            s.options.layer.ep = 1;
-            s.options.layer.tp = 1;
-            s.options.step.dp = 16;
-          }),
+      {"moe.flex_group_release", in("0.17.1", hybrid_ep_of_one_rank), in("0.16.1", hybrid_ep_of_one_rank),
        "--moe-flex-dispatcher-backend hybridep needs"},
       {"moe.shared_bias", [](Scenario& s) { s.model.moe.shared_ffn_hidden_size = 1024; },
        [](Scenario& s) {
@@ -1024,17 +1020,7 @@ std::vector<Case> cases() {
        [](Scenario& s) { graphs(s, GraphImpl::kFullIteration, {}); }, "full_iteration needs experts of fixed shapes"},
 
       // ---- Rules of some releases ----
-      {"grid.etp_without_ep",
-       in("0.19.0",
-          [](Scenario& s) {
-            s.options.layer.ep = 1;
-            s.options.layer.etp = 1;
-          }),
-       in("0.18.2",
-          [](Scenario& s) {
-            s.options.layer.ep = 1;
-            s.options.layer.etp = 1;
-          }),
+      {"grid.etp_without_ep", in("0.19.0", whole_experts_beside_tp), in("0.18.2", whole_experts_beside_tp),
        "with --expert-model-parallel-size 1 must be --tensor-model-parallel-size"},
       {"attn.gdn_cp", in("0.18.2", gated_delta_net_over_ranks), in("0.17.1", gated_delta_net_over_ranks),
        "take no context parallelism before Megatron-Core 0.18: --context-parallel-size is 2"},

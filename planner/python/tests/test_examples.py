@@ -9,9 +9,9 @@ from conftest import ROOT
 EXAMPLES = sorted((pathlib.Path(__file__).resolve().parents[1] / 'examples').glob('*.ipynb'))
 
 
-# What a search finds is other tests'.
+# The same questions, of less effort: what a search finds is other tests'.
 def of_less_effort(code):
-    return re.sub(r'\beffort=1\b', 'effort=0.2', code)
+    return re.sub(r'(plan\(.*global_batch=\d+)\)', r'\1, effort=0.2)', re.sub(r'\beffort=1\b', 'effort=0.2', code))
 
 
 # Do the notebooks run from top to bottom?
@@ -31,8 +31,7 @@ def test_documentation_runs(tmp_path, page):
     pytest.importorskip('pandas')
     shown = [block for block in (ROOT / page).read_text().split('\n\n') if block.startswith('    ')]
     code = [block for block in shown if 'foldwise' in block and 'pool' not in block and 'pip install' not in block]
-    # The same question, of less effort: what it finds is other tests'.
-    lines = [re.sub(r'(plan\(.*global_batch=\d+)\)', r'\1, effort=0.2)', line) for block in code for line in block.splitlines()]
+    lines = [of_less_effort(line) for block in code for line in block.splitlines()]
     assert any('effort=' in line for line in lines)
     script = tmp_path / 'shown.py'
     script.write_text('\n'.join(["if __name__ == '__main__':", *lines]))
