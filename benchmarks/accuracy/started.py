@@ -7,7 +7,8 @@
   python3 benchmarks/accuracy/started.py --add RUNS.jsonl PLANS RELEASE GPU > benchmarks/accuracy/starts/NAME.jsonl
 
 A row is a start: the plan's run file, what was predicted before it ran, and what the run's log says. A run counts as
-trained where its losses are finite and fall and no gradient norm is NaN. --add makes rows of a harness' records: PLANS has
+trained where its losses are finite and fall and no gradient norm is NaN. Its time counts where its timed steps are
+less than a quarter apart: else another guest of the machine took the host's cores. --add makes rows of a harness' records: PLANS has
 the folders of `plan --out` by question, and QUESTION.json, what plan printed. --rows makes run files of those that
 trained, with what was measured: `validate` reads them, and evidence and intervals are learnt from them."""
 import json
@@ -72,9 +73,23 @@ def sets():
         yield path, [json.loads(line) for line in path.read_text().splitlines()]
 
 
+def spread_pct(row):
+    """How far apart the timed steps are."""
+    return 100 * (max(row['step_times_s']) / min(row['step_times_s']) - 1)
+
+
 def measured_step(row):
     """Seconds of a run that counts; None for another. `wrong` says by hand why one does not that looks as if it did."""
-    return statistics.median(row['step_times_s']) if row['step_times_s'] and trained(row) else None
+    counts = row['step_times_s'] and trained(row) and spread_pct(row) < 25
+    return statistics.median(row['step_times_s']) if counts else None
+
+
+def ran(row):
+    """The run file of what ran: a plan for a newer Transformer Engine has the optimizer of the one on the machine."""
+    version = tuple(map(int, row['transformer_engine'].split('.')[:2]))
+    if not row['run']['software'].get('adam_reads_bf16') or version >= (2, 13):
+        return row['run']
+    return row['run'] | {'software': row['run']['software'] | {'adam_reads_bf16': False}}
 
 
 def error_pct(row):
@@ -95,21 +110,22 @@ def run_rows():
     """Run files of the starts on H200 that trained."""
     for path, rows in sets():
         for row in rows:
-            if measured_step(row) is None:
+            if not row['step_times_s'] or not trained(row):
                 continue
+            step = measured_step(row)
             again = '-again' if 'again' in path.stem else ''
             retried = row.get('alloc_retries') or {'before': 0, 'a_step': 0}
             reserved = {} if retried['before'] else {'peak_reserved_gib': row['peak_reserved_gib']}  # Else what was left.
             if retried['a_step']:
                 reserved['num_alloc_retries'] = retried['a_step']
             gpus = row['run']['num_gpus']
-            yield {'check_for_nan_in_loss_and_grad': True} | row['run'] | {  # Megatron's default, before run files said it.
+            yield {'check_for_nan_in_loss_and_grad': True} | ran(row) | {  # Megatron's default, before run files said it.
                 'id': f"h200x{gpus}-started-{row['question']}{again}", 'system': row['gpu'].lower(), 'date_or_release': re.search(r'\d{4}-\d\d-\d\d', path.stem)[0],
                 'source': {'title': f"Megatron-LM core_v{row['release']} with Transformer Engine {row['transformer_engine']}, pretrain_gpt.py "
                                     'unmodified, started as foldwise export --trial --balanced writes it',
                            'where': f"{gpus}x {row['gpu']} SXM, driver {row['driver']}", 'table': path.name},
                 'host': path.stem, 'chosen': True,
-                'measured': {'step_time_s': measured_step(row), 'step_times_s': row['step_times_s'],
+                'measured': {**({'step_time_s': step, 'step_times_s': row['step_times_s']} if step else {}),
                              'peak_memory_gib': row['peak_allocated_gib'], **reserved}}
 
 
@@ -126,8 +142,10 @@ def text_of(run):
 def result_of(row):
     if 'wrong' in row:
         return f"starts: {row['wrong']}"
-    if measured_step(row) is None:
+    if not row['step_times_s'] or not trained(row):
         return 'stopped: ' + re.sub(r'^\[rank\d+\]: ', '', row['error'] or row['status'])[:90]
+    if measured_step(row) is None:
+        return f'trains; steps {spread_pct(row):.0f} % apart, not counted'
     return 'trains, memory given back in every step' if (row.get('alloc_retries') or {}).get('a_step') else 'trains'
 
 

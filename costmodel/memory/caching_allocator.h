@@ -23,8 +23,8 @@ inline constexpr Bytes kExpandablePage{20.0 * 1048576.0};
 /// c10/cuda/CUDACachingAllocator.cpp, default settings (no max_split_size, no garbage collection).
 class CachingAllocator {
  public:
-  using Block = std::size_t;  ///< Handle of an allocation.
-  static constexpr std::size_t kStreams = 3;
+  using Block = std::size_t;                   ///< Handle of an allocation.
+  static constexpr std::size_t kStreams = 34;  ///< The compute stream, one for exchanges, and a pool of torch (32).
 
   /// `expandable`: PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True, one growing segment per pool. `capacity`: device
   /// memory available to torch.

@@ -331,6 +331,8 @@ struct StepOptions {
     bool param_gather_with_optimizer_step = false;
     bool operator==(const Overlaps&) const = default;
   } overlaps;
+  /// Overlapped shared experts of each layer run on a stream of their own, with its own memory. False: on one for all.
+  bool shared_expert_streams = true;
   Optimizer optimizer;
   struct Offload {
     double optimizer_fraction = 0.0;        ///< --optimizer-offload-fraction; 0 is off.

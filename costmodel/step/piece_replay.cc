@@ -150,8 +150,9 @@ void PieceReplay::run(InPiece& in, const std::vector<Op>& ops, const std::vector
     for (const auto& [block, bytes] : *list) allocator_.free(block);
 }
 
-PieceReplay::Stream PieceReplay::stream_of(const Op& op) const {
-  if (op.overlap == Overlap::kSharedExpert && !is_communication(op)) return kSharedExperts;
+std::size_t PieceReplay::stream_of(const InPiece& in, const Op& op) const {
+  if (op.overlap == Overlap::kSharedExpert && !is_communication(op))
+    return kSharedExperts + (shared_expert_streams_ ? in.position % kTorchStreams : 0);
   const bool exchange = is_communication(op) && (op.node == Node::kDispatch || op.node == Node::kCombine);
   return exchanges_apart_ && exchange ? kExchange : kCompute;
 }
@@ -159,7 +160,7 @@ PieceReplay::Stream PieceReplay::stream_of(const Op& op) const {
 // Tensors that an op needs for itself. A tensor of the same size as one that the previous op needed is the same tensor:
 // the gradient that it computed, or its output.
 void PieceReplay::needs(const InPiece& in, const Op& op, const Op& loaded, Working& working) {
-  const Stream stream = stream_of(op);
+  const std::size_t stream = stream_of(in, op);
   for (std::size_t k = 0; k < op.transient.size(); ++k) {
     const Bytes bytes = sized(in, op.transient[k], loaded.transient[k]);
     const auto same =
@@ -185,7 +186,7 @@ void PieceReplay::keep(InPiece& in, const Op& op, std::size_t i, std::size_t k, 
   const bool rests = tensor.rests > Bytes{} && op.phase != Phase::kRecompute, exists = tensor.bytes > Bytes{};
   const bool received = in.received && tensor.block_input;
   const Block block = received ? *std::exchange(in.received, std::nullopt)
-                      : exists ? allocator_.allocate(sized(in, tensor.bytes, loaded), stream_of(op))
+                      : exists ? allocator_.allocate(sized(in, tensor.bytes, loaded), stream_of(in, op))
                                : Block{};
   if (rests) {
     if (const auto old = in.resting->find({i, k}); old != in.resting->end()) {

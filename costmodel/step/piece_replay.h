@@ -35,7 +35,8 @@ using Resting = std::map<TensorKey, CachingAllocator::Block>;
 struct InPiece {
   const PieceOps* piece = nullptr;
   Resting* resting = nullptr;
-  double excess = 0.0;  ///< Rows of the experts relative to balanced ones, minus one.
+  std::size_t position = 0;  ///< Among the pieces of the rank.
+  double excess = 0.0;       ///< Rows of the experts relative to balanced ones, minus one.
   std::vector<std::pair<std::int32_t, CachingAllocator::Block>> kept;  ///< By the backward step that frees it.
   std::vector<std::pair<TensorKey, CachingAllocator::Block>> rests;    ///< Kept, but not freed by backward.
   std::vector<std::pair<TensorKey, Bytes>> allocated_by_backward;      ///< Resting tensors of a recomputed region.
@@ -70,15 +71,15 @@ class Clocks {
 /// use.
 class PieceReplay {
  public:
-  /// `side_stream`: gradients are accumulated on another stream than the one that made them. `exchanges_apart`:
-  /// dispatch and combine have their own stream (EP overlap). `options` and `allocator` must outlive this object.
-  PieceReplay(const LayerOptions& options, CachingAllocator& allocator, bool side_stream, bool exchanges_apart)
-      : graph_(options.cuda_graph),
+  /// `options` and `allocator` must outlive this object.
+  PieceReplay(const TrainingOptions& options, CachingAllocator& allocator)
+      : graph_(options.layer.cuda_graph),
         allocator_(allocator),
-        side_stream_(side_stream),
-        exchanges_apart_(exchanges_apart),
-        waits_for_copies_(options.offload_modules.contains(OffloadModule::kLayer) ||
-                          options.cuda_graph.impl == GraphImpl::kFullIteration) {}
+        side_stream_(!is_fsdp(options.step.sharding)),
+        exchanges_apart_(options.pipeline.overlaps.ep_a2a),
+        shared_expert_streams_(options.step.shared_expert_streams),
+        waits_for_copies_(options.layer.offload_modules.contains(OffloadModule::kLayer) ||
+                          options.layer.cuda_graph.impl == GraphImpl::kFullIteration) {}
 
   void forward(InPiece& in);
   /// Frees what forward kept. Of a unit that is recomputed at once, only the first piece's input stays.
@@ -99,22 +100,25 @@ class PieceReplay {
   using Working = std::vector<std::pair<Block, Bytes>>;  ///< Blocks with their requested bytes.
 
   /// Streams with their own memory pools: ScheduleNode in core/pipeline_parallel/utils.py and SharedExpertMLP in
-  /// core/transformer/moe/shared_experts.py, Core 0.16.1.
+  /// core/transformer/moe/shared_experts.py, Core 0.16.1. From kSharedExperts on they are torch's pool, from which
+  /// layers take streams in turn.
   enum Stream : std::size_t { kCompute, kExchange, kSharedExperts };
-  static_assert(kSharedExperts < CachingAllocator::kStreams);
+  static constexpr std::size_t kTorchStreams = CachingAllocator::kStreams - kSharedExperts;
 
   void look();
   template <typename After>
   void run(InPiece& in, const std::vector<Op>& ops, const std::vector<Op>& loaded, const std::vector<ClockStep>& steps,
            std::size_t begin, std::size_t end, const After& after);
-  [[nodiscard]] Stream stream_of(const Op& op) const;
+  [[nodiscard]] std::size_t stream_of(const InPiece& in, const Op& op) const;
   void needs(const InPiece& in, const Op& op, const Op& loaded, Working& working);
   void keep(InPiece& in, const Op& op, std::size_t i, std::size_t k, Bytes loaded);
   void free_from(InPiece& in, std::int32_t step);
 
   const CudaGraph& graph_;
   CachingAllocator& allocator_;
-  bool side_stream_, exchanges_apart_;
+  bool side_stream_;      ///< Gradients are accumulated on another stream than the one that made them.
+  bool exchanges_apart_;  ///< Dispatch and combine have their own stream (EP overlap).
+  bool shared_expert_streams_;
   /// Whether the device waits for offloading copies, so that few are pending. It does for layers offloaded whole, and
   /// in a graph of the whole iteration, where Megatron requires a limit
   /// (fine_grained_offloading_max_inflight_offloads).

@@ -74,12 +74,14 @@ class Rank {
         rank_(rank),
         blocks_(!step.composition.times.overlap_p2p),
         allocator_(expandable, capacity),
-        replay_(context_.options.layer, allocator_, !is_fsdp(context_.options.step.sharding),
-                context_.options.pipeline.overlaps.ep_a2a),
+        replay_(context_.options, allocator_),
         random_(static_cast<std::uint64_t>(rank)),
         pieces_(pieces) {
     const TrainingOptions& o = context_.options;
+    std::size_t all_pieces = 0;
     for (const std::vector<const PieceOps*>& chunk : pieces.chunks) {
+      first_.push_back(all_pieces);
+      all_pieces += chunk.size();
       resting_.emplace_back(chunk.size());
       const std::vector<Parameter> parameters = parameters_of(chunk);
       all_.insert(all_.end(), parameters.begin(), parameters.end());
@@ -155,6 +157,7 @@ class Rank {
     const std::vector<const PieceOps*>* chunk = nullptr;
     const std::vector<bool>* joined = nullptr;
     std::vector<Resting>* resting = nullptr;
+    std::size_t first = 0;  ///< Position of its first piece among the rank's.
     std::vector<InPiece> pieces;
     std::optional<Block> received;  ///< Input, later the output's gradient.
   };
@@ -218,6 +221,7 @@ class Rank {
     run.chunk = &pieces_.chunks[static_cast<std::size_t>(task.chunk)];
     run.joined = &pieces_.joined[static_cast<std::size_t>(task.chunk)];
     run.resting = &resting_[static_cast<std::size_t>(task.chunk)];
+    run.first = first_[static_cast<std::size_t>(task.chunk)];
     if (receives(task)) run.received = allocator_.allocate(boundary_);
     return run;
   }
@@ -240,6 +244,7 @@ class Rank {
     InPiece& in = run.pieces.emplace_back();
     in.piece = (*run.chunk)[i];
     in.resting = &(*run.resting)[i];
+    in.position = run.first + i;
     if (in.piece->experts) in.excess = spread * normal_(random_);
     if (converted_.insert(in.resting).second && copies_ > Bytes{})  // From now on there are two layouts of each weight.
       for (const Parameter& parameter : parameters_of({in.piece}))
@@ -287,6 +292,7 @@ class Rank {
   std::vector<Block> states_;                  ///< The optimizer's states on the device.
   std::vector<Block> gradient_copies_;         ///< FP32 copies of BF16 gradients.
   std::vector<std::vector<Resting>> resting_;  ///< [chunk][piece]
+  std::vector<std::size_t> first_;             ///< [chunk]: position of its first piece among the rank's.
   std::vector<Parameter> all_, own_;
   Bytes boundary_{};
   Bytes copies_{};                      ///< Bytes per element of the low-precision copies.

@@ -160,17 +160,18 @@ Settings trial_settings(const Run& run, Trial trial) {
 }
 
 std::string header(const Launch& launch) {
-  if (!launch.trial.all().empty())
-    return fmt::format(
-        "# {}, Megatron-Core {}, by foldwise export --trial.\n"
-        "# {} steps on made-up data. Its log goes back: foldwise import LOG, plan --measured, validate.\n",
-        comment_text(launch.title), launch.release->text(), kTrialSteps);
-  return fmt::format(
-      "# {}, Megatron-Core {}, by foldwise export.\n"
-      "# Tokenizer, data, learning rate, checkpoints, and what of the model changes no cost (rotary base, the "
-      "router's\n"
-      "# scores, initial values) are yours to add.\n",
-      comment_text(launch.title), launch.release->text());
+  const bool trial = !launch.trial.all().empty();
+  std::string text = fmt::format("# {}, Megatron-Core {}, by foldwise export{}.\n", comment_text(launch.title),
+                                 launch.release->text(), trial ? " --trial" : "");
+  for (const Requirement& r : launch.needs)
+    text += fmt::format("# Needs {}: {}.\n", requirements_text({r}), comment_text(r.because));
+  text +=
+      trial ? fmt::format(
+                  "# {} steps on made-up data. Its log goes back: foldwise import LOG, plan --measured, validate.\n",
+                  kTrialSteps)
+            : "# Tokenizer, data, learning rate, checkpoints, and what of the model changes no cost (rotary base, the "
+              "router's\n# scores, initial values) are yours to add.\n";
+  return text;
 }
 
 std::string exports(const Launch& launch) {
@@ -347,6 +348,7 @@ Launch launch_in(const Release& release, const Run& run, LaunchTarget target, Tr
   diagnostics.throw_if_any();
   Launch launch{.title = fmt::format("{} on {} x {}", run.model_name, run.num_gpus, run.system_name),
                 .release = &release,
+                .needs = requirements(run.model, run.options),
                 .model = settings_of_model(run.model, release, diagnostics),
                 .plan = settings_of_options(run, release, diagnostics, target == LaunchTarget::kMegatronBridge),
                 .trial = trial_settings(run, trial),

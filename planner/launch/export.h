@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "planner/launch/arguments.h"
+#include "planner/run/requirements.h"
 #include "planner/run/run_file.h"
 
 // Exports a run: Megatron's arguments and the environment, as a list, a torchrun script, a Slurm job, or overrides of
@@ -26,6 +27,7 @@ struct EnvironmentVariable {
 struct Launch {
   std::string title;  ///< "deepseek-v3 on 256 x gb200-nvl72"
   const Release* release = nullptr;
+  std::vector<Requirement> needs;
   Settings model, plan;  ///< The model's geometry, and all other arguments.
   Settings trial;        ///< Further arguments for a short run on made-up data; empty if none is asked for.
   std::vector<EnvironmentVariable> environment;
