@@ -4,13 +4,17 @@
 
 #include <cstddef>
 #include <optional>
+#include <string>
 #include <utility>
+#include <vector>
 
 #include "costmodel/step/reserved_memory.h"
 #include "planner/report/explanation.h"
 #include "planner/report/insight_report.h"
 #include "planner/report/plan_report.h"
 #include "planner/report/prediction_report.h"
+#include "planner/rules/rules.h"
+#include "planner/run/release.h"
 #include "planner/search/threads.h"
 #include "planner/uncertainty/error_model.h"
 
@@ -71,10 +75,39 @@ PlanProblem problem_of(const PlanAsked& asked, const PlanRequest& request, confi
   return problem;
 }
 
-/// The question that the run asked.from answers, with the effort of these arguments.
-PlanProblem problem_from(const PlanAsked& asked, const PlanRequest& request, const config::Diagnostics& diagnostics) {
-  diagnostics.throw_if_any();
-  PlanProblem problem = foldwise::question_of(*asked.from, request.set);
+/// The run as `release` has it. Throws ConfigError with what it states and the release lacks.
+Run read_in(const Release& release, const Run& run) try {
+  nlohmann::json stated = run.json;
+  stated["release"] = release.name;
+  return parse_run(stated.dump(), run.file);
+} catch (const ConfigError& error) {
+  std::vector<config::Diagnostic> mistakes = error.diagnostics();
+  for (config::Diagnostic& mistake : mistakes)
+    if (mistake.where.file == run.file) mistake.where.line = run.line;  // Not those of the text above.
+  throw ConfigError(std::move(mistakes));
+}
+
+/// The run in the release that is asked for, else in its own, else in the newest numbered one that accepts it.
+Run in_release(const Run& run, const std::string& name) {
+  if (!name.empty()) {
+    if (const std::string wrong = mistake_in_release(name); !wrong.empty())
+      throw ConfigError({{{config::kArguments, 0, "release"}, wrong}});
+    return read_in(*find_release(name), run);
+  }
+  if (run.release != nullptr) return run;
+  for (auto release = releases().rbegin(); release != releases().rend(); ++release) try {
+      if (!release->numbered()) continue;
+      Run read = read_in(*release, run);
+      if (violations(read).empty()) return read;
+    } catch (const ConfigError&) {
+      continue;
+    }
+  return read_in(newest_release(), run);
+}
+
+/// The question that a run answers, with the effort of these arguments.
+PlanProblem problem_from(const Run& run, const PlanAsked& asked, const PlanRequest& request) {
+  PlanProblem problem = foldwise::question_of(run, request.set);
   problem.headroom = asked.headroom_pct / 100.0;
   problem.folding = !asked.no_folding;
   foldwise::ask_evidence(request.evidence, problem);
@@ -126,10 +159,11 @@ PlanAnswer plan_answer(const PlanAsked& asked, config::Diagnostics diagnostics, 
   std::optional<ComparedRun> today;  // Predicted before the search, so that a mistake in it is reported at once.
   if (asked.from) {
     diagnostics.throw_if_any();
-    today = {*asked.from, foldwise::predict(*asked.from)};
+    today = ComparedRun{in_release(*asked.from, asked.release), {}};
+    today->prediction = foldwise::predict(today->run);
   }
   const PlanProblem problem =
-      asked.from ? problem_from(asked, request, diagnostics) : problem_of(asked, request, diagnostics);
+      today ? problem_from(today->run, asked, request) : problem_of(asked, request, diagnostics);
   check_measured(asked.decision.measured, problem.system_name);
   answer.answered = searched(asked, request, problem, progress);
   answer.answered.problem.reserve = answer.answered.result.reserve;

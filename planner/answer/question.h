@@ -20,7 +20,7 @@ namespace foldwise::planner {
 struct PlanArguments {
   std::string model, system;
   std::string evidence = "run";  ///< Evidence that a plan's choices need: evidence_names().
-  std::string release;           ///< Megatron-Core release. Empty: the newest numbered one, or the one of `from`.
+  std::string release;           ///< Megatron-Core release. Empty: the one of `from`, or the newest numbered one.
   std::int64_t gpus = 1, seq_len = 4096, global_batch = 4096;
   std::string precision;  ///< Empty: mxfp8 if the GPU supports it, else bf16.
   std::vector<std::string> pins;

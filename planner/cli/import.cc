@@ -87,7 +87,11 @@ int import_file(const ImportOptions& options) {
 }  // namespace
 
 planner::Run run_from(const std::string& path, const std::string& system) {
-  if (path.ends_with(".json")) return planner::load_run(path);
+  if (path.ends_with(".json")) {
+    if (!system.empty())
+      throw config::ConfigError({{{"command line", 0, "--system"}, path + " states its system; change it there"}});
+    return planner::load_run(path);
+  }
   ImportOptions options;
   options.file = path;
   options.system = system;

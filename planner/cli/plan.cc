@@ -202,15 +202,17 @@ std::vector<std::string> defaults_of(const CLI::App& command, const planner::Pla
     if (command.count(option) == 0) list.push_back(text);
   };
   add("--headroom", fmt::format("{:g} % of memory free", 100.0 * problem.headroom));
-  if (command.count("--from") > 0) return list;
-  add("--model", problem.model_name);
-  add("--system", problem.system_name);
-  add("--gpus", fmt::format("{} GPUs", problem.num_gpus));
-  add("--global-batch", fmt::format("batch {}", problem.stated.at("global_batch").get<std::int64_t>()));
-  add("--seq-len", fmt::format("seq {}", problem.stated.at("seq_len").get<std::int64_t>()));
-  add("--precision", problem.space.find("precision")->values.front().get<std::string>());
-  if (problem.release != nullptr) add("--release", "Megatron-Core " + problem.release->text());
-  if (problem.model.has_moe()) list.emplace_back("balanced routing");
+  const bool of_run = command.count("--from") > 0;
+  if (!of_run) {
+    add("--model", problem.model_name);
+    add("--system", problem.system_name);
+    add("--gpus", fmt::format("{} GPUs", problem.num_gpus));
+    add("--global-batch", fmt::format("batch {}", problem.stated.at("global_batch").get<std::int64_t>()));
+    add("--seq-len", fmt::format("seq {}", problem.stated.at("seq_len").get<std::int64_t>()));
+    add("--precision", problem.space.find("precision")->values.front().get<std::string>());
+  }
+  add("--release", "Megatron-Core " + problem.release->text());
+  if (!of_run && problem.model.has_moe()) list.emplace_back("balanced routing");
   return list;
 }
 
@@ -299,10 +301,13 @@ void add_plan(CLI::App& app, Command& chosen) {
       "Values that a field may have: tp=1,2,4; any field of a run file. Of the model one value: mtp=0, "
       "model_overrides.num_hidden_layers=12",
       kQuestion);
-  add("--from", options->from,
-      "A run whose question is asked: its model, system, GPUs, batch and numerics; a run file, or what import reads",
-      kQuestion)
-      ->check(readable_file());
+  CLI::Option* from = add("--from", options->from,
+                          "A run whose question is asked: its model, system, GPUs, batch and numerics; a run file, or "
+                          "what import reads",
+                          kQuestion)
+                          ->check(readable_file());
+  for (const char* of_run : {"--model", "--gpus", "--seq-len", "--global-batch", "--precision", "--schedule"})
+    from->excludes(command->get_option(of_run));
   add("--why-not", options->why_not,
       "Why a layout is no plan: tp=4,pp=8; the rule, the memory that it lacks, or what it loses", kQuestion);
   add("--objective", options->asked.objective,
