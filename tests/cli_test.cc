@@ -15,6 +15,7 @@
 #include <string>
 #include <vector>
 
+#include "planner/run/release.h"
 #include "tests/program_test.h"
 
 namespace foldwise::cli_test {
@@ -196,6 +197,33 @@ TEST_F(Cli, APlanIsExportedImportedAndAskedAnew) {
   EXPECT_EQ(run["precision"], "fp8-current");
   EXPECT_EQ(run["ep"], 4);
   EXPECT_EQ(foldwise(changed + "model_overrides.num_hidden_layers=2").code, 2);
+}
+
+// Is the question of --from asked of the release that --release names, else of the run's own, else of the newest that
+// accepts the run? Is what it does not read refused?
+TEST_F(Cli, FromAsksOfARelease) {
+  json run = json::parse(R"({"model": "mini-mixtral-8l", "system": "h200", "num_gpus": 8, "seq_len": 4096,
+    "global_batch": 64, "micro_batch": 1, "precision": "bf16", "dispatcher": "alltoall", "ep": 8})");
+  const auto release_of = [&](const std::string& more) {
+    const Outcome plan = foldwise("plan --effort 0.1 --top 1 --format json --from " + write("run.json", run) + more);
+    EXPECT_EQ(plan.code, 0) << plan.err;
+    return json::parse(plan.out)["problem"]["release"];
+  };
+  EXPECT_EQ(release_of(""), planner::newest_release().name);
+  EXPECT_EQ(release_of(" --release 0.17.1"), "0.17.1");
+  run["software"] = {{"cross_entropy", "te"}};  // Not on command lines from 0.18 on.
+  EXPECT_EQ(release_of(""), "0.17.1");
+  const Outcome lacks = foldwise("plan --from " + path("run.json") + " --release 0.19.0");
+  EXPECT_EQ(lacks.code, 2);
+  EXPECT_THAT(lacks.err, testing::HasSubstr("software.cross_entropy"));
+  run["release"] = "0.16.1";
+  EXPECT_EQ(release_of(""), "0.16.1");
+  for (const char* of_run : {"--gpus 16", "--model mixtral-8x7b", "--seq-len 8192", "--global-batch 8",
+                             "--precision bf16", "--schedule 1f1b", "--system h100"}) {
+    const Outcome refused = foldwise("plan --from " + path("run.json") + " " + of_run);
+    EXPECT_EQ(refused.code, 2) << of_run;
+    EXPECT_THAT(refused.err, testing::HasSubstr(std::string(of_run).substr(0, std::string(of_run).find(' '))));
+  }
 }
 
 // Four sequences per micro-batch do not fit into an H200. The changed run files in the answer do.

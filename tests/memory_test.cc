@@ -361,6 +361,34 @@ TEST(StaticBytes, OfARunAreThoseOfItsRelease) {
   }
 }
 
+// Do overlapped shared experts of a layer have memory that no other layer can use in the releases that give each a
+// stream, and only there? The layout is `w1` of benchmarks/accuracy/started.md: it reserved 119.3 GiB.
+TEST(ReservedMemory, SharedExpertsHaveStreamsOfTheirLayers) {
+  const planner::Run run =
+      planner::parse_run(R"({"model": "qwen2-57b-a14b", "model_overrides": {"num_hidden_layers": 2},
+    "system": "h200", "num_gpus": 1, "seq_len": 4096, "global_batch": 16, "micro_batch": 8, "precision": "bf16",
+    "release": "0.16.1", "dispatcher": "alltoall", "overlaps": {"shared_expert": true}})");
+  for (const Release& release : releases()) {
+    costmodel::TrainingOptions options = run.options;
+    std::set<std::string, std::less<>> stated;
+    for (const Field& f : fields())
+      if (f.key != "software.shared_expert_streams") stated.insert(f.key);
+    fill_silent(load_defaults(run.defaults), run.model, run.hardware, stated, options, &release);
+    EXPECT_EQ(options.step.shared_expert_streams, in_releases("", "0.17.1").has(release)) << release.name;
+  }
+  const auto reserved = [&](bool overlap, bool streams) {
+    costmodel::TrainingOptions options = run.options;
+    options.layer.overlaps.shared_expert = overlap;
+    options.step.shared_expert_streams = streams;
+    const costmodel::Step step = costmodel::compose_step(run.model, options, run.hardware);
+    costmodel::Prediction prediction = costmodel::predict(step);
+    EXPECT_TRUE(costmodel::add_reserved(step, prediction));
+    return in_gib(prediction.memory.front().reserved.expandable);
+  };
+  EXPECT_GT(reserved(true, true), reserved(true, false) + 1.0);
+  EXPECT_EQ(reserved(false, true), reserved(false, false));
+}
+
 // Does a published run that peaks in the optimizer step come out? These hold what rests between steps beside the fp32
 // copies of low-precision states, and of an fp16 master in Nemotron 3 Super. One that quantises masters holds what we
 // have between its steps, without their copies (benchmarks/accuracy/memory.md).
