@@ -901,7 +901,7 @@ TEST_F(Cli, CalibrateNeedsOneSourceOfRecords) {
             "programs) and --runs (measured steps of a site)\n");
   const Outcome outcome = foldwise("calibrate --import " FW_GOLDEN_DIR "/pytorch_trace.json --out " + folder_.string());
   EXPECT_EQ(outcome.code, 2);  // two settings are no curve
-  EXPECT_NE(outcome.err.find("expected records of a curve with more settings than parameters"), std::string::npos)
+  EXPECT_NE(outcome.err.find("expected more settings of a kernel than its curve has parameters"), std::string::npos)
       << outcome.err;
 }
 // Is a user told what is left out of a file that an import reads?

@@ -1,16 +1,14 @@
 #include <gmock/gmock.h>
 
 #include <algorithm>
-#include <iterator>
 #include <map>
 #include <set>
-#include <sstream>
 #include <string>
 #include <vector>
 
 #include "planner/launch/complete.h"
-#include "planner/launch/frontend.h"
 #include "planner/launch/geometry.h"
+#include "planner/launch/import.h"
 #include "planner/launch/model_arguments.h"
 #include "planner/launch/quote.h"
 #include "planner/launch/usage.h"
@@ -75,10 +73,14 @@ TEST(Vocabulary, IsThatOfTheTokenizerOrTheModel) {
   Settings small;
   small.set("num_layers", 7);
   EXPECT_EQ(size(small), 0);
+  small.set("tokenizer_model", "someone/new-tokenizer");
+  EXPECT_EQ(size(small), 0);
   small.set("tokenizer_model", "/data/Qwen/Qwen3-8B-Base/tokenizer.json");
   EXPECT_EQ(size(small), 151936);
   small.set("tokenizer_model", "/mnt/Baichuan2-7B-Base-to-mcore");
   EXPECT_EQ(size(small), 125696);
+  small.set("tokenizer_model", "nvidia/OpenMath2-Llama3.1-8B");
+  EXPECT_EQ(size(small), 128256);
   small.set("tokenizer_type", "GPT2BPETokenizer");
   EXPECT_EQ(size(small), 50257);
   EXPECT_EQ(size(sizes_of("deepseek-v3")), 129280);
@@ -149,6 +151,47 @@ TEST(Batches, AreThoseOfTheEnd) {
   EXPECT_THAT(notes, ElementsAre(HasSubstr("--decoder-seq-length 2048")));
 }
 
+/// Why an import of a small start with more arguments is refused; empty: it is not.
+std::string refusal_of(const std::string& more) {
+  ImportRequest request;
+  request.system = "h100-sxm-80gb";
+  request.sandbox = false;
+  try {
+    (void)import_launch(
+        "torchrun --nproc-per-node 8 pretrain_gpt.py --num-layers 2 --hidden-size 512 --num-attention-heads 8 "
+        "--seq-length 1024 --max-position-embeddings 1024 --micro-batch-size 1 --bf16 --vocab-size 32000 " +
+            more,
+        "launch.sh", request);
+    return "";
+  } catch (const config::ConfigError& error) {
+    return error.what();
+  }
+}
+
+// Is an argument refused that Megatron still parses and no longer takes, as recomputation was once asked for?
+TEST(RemovedArguments, AreRefused) {
+  EXPECT_EQ(refusal_of(""), "");
+  EXPECT_THAT(refusal_of("--checkpoint-activations"), HasSubstr("give --recompute-activations"));
+  EXPECT_THAT(refusal_of("--model-parallel-size 2"), HasSubstr("give --tensor-model-parallel-size"));
+  EXPECT_THAT(refusal_of("--batch-size 4"), HasSubstr("give --micro-batch-size"));
+}
+
+// Are ModelOpt's arguments known, of which some change what is priced?
+TEST(ModelOpt, HasKnownArguments) {
+  Diagnostics diagnostics;
+  std::vector<Argument> unknown;
+  const std::vector<Argument> arguments = {{.flag = "--finetune-hf-dataset", .values = {"a/b"}, .line = 1},
+                                           {.flag = "--export-quant-cfg", .values = {"NVFP4"}, .line = 2},
+                                           {.flag = "--qad-train-target", .values = {"mtp"}, .line = 3}};
+  (void)parse_arguments(arguments, "launch.sh", newest_release(), diagnostics, unknown);
+  EXPECT_THAT(unknown, IsEmpty());
+  EXPECT_THAT(not_modelled(arguments, "finetune.py", "launch.sh", diagnostics).notes,
+              ElementsAre(HasSubstr("line 3: --qad-train-target: frozen")));
+  EXPECT_TRUE(not_modelled({{.flag = "--qad-train-target", .values = {"both"}, .line = 3}}, "finetune.py", "launch.sh",
+                           diagnostics)
+                  .notes.empty());
+}
+
 // Is what is not modelled said with its line, or refused where nothing can be planned, by a flag as by the program?
 TEST(NotModelled, IsSaidOrRefused) {
   Diagnostics diagnostics;
@@ -159,48 +202,6 @@ TEST(NotModelled, IsSaidOrRefused) {
   (void)not_modelled({}, "pretrain_t5.py", "launch.sh", diagnostics);
   ASSERT_EQ(diagnostics.list().size(), 1U);
   EXPECT_THAT(diagnostics.list().front().message, HasSubstr("is not modelled"));
-}
-
-// Does Pai-Megatron-Patch's vocabulary come from its tokenizer and what is added to it, or from the checkpoint; and are
-// its own names Megatron's?
-TEST(PaiMegatronPatch, IsReadInMegatronsNames) {
-  const auto flags = [](const std::string& more) {
-    std::istringstream words("torchrun --nproc_per_node 8 pretrain_llama.py --num-layers 32 " + more);
-    const auto front_end =
-        translated({.words = {std::istream_iterator<std::string>(words), {}}, .around = 0, .environment = {}}, {});
-    std::map<std::string, std::string> result;
-    if (!front_end) return result;
-    EXPECT_EQ(front_end->front_end, "Pai-Megatron-Patch");
-    for (const Argument& argument : front_end->arguments)
-      result[argument.flag] = argument.values.empty() ? "" : argument.values.front();
-    return result;
-  };
-  EXPECT_THAT(flags(""), IsEmpty());
-  const auto llama = flags(
-      "--patch-tokenizer-type LLama3Tokenizer --extra-vocab-size 256 --n-head-kv 8 "
-      "--intermediate-size 14336 --position-embedding-type rotary");
-  EXPECT_EQ(llama.at("--vocab-size"), "128256");
-  EXPECT_EQ(llama.at("--num-query-groups"), "8");
-  EXPECT_TRUE(llama.contains("--group-query-attention"));
-  EXPECT_EQ(llama.at("--ffn-hidden-size"), "14336");
-  EXPECT_EQ(llama.at("--position-embedding-type"), "rope");
-  EXPECT_EQ(flags("--extra-vocab-size 467 --patch-tokenizer-type DeepSeekV2Tokenizer").at("--vocab-size"), "129280");
-  EXPECT_EQ(flags("--extra-vocab-size 85 --patch-tokenizer-type QwenTokenizer").at("--vocab-size"), "151936");
-  const auto baichuan = flags("--extra-vocab-size 0 --patch-tokenizer-type BaichuanTokenizer --load /a/Baichuan2-7B");
-  EXPECT_FALSE(baichuan.contains("--vocab-size"));
-  EXPECT_EQ(baichuan.at("--tokenizer-model"), "/a/Baichuan2-7B");
-}
-
-// Do layers that slime names reach what reads them?
-TEST(Slime, NamesLayersOfItsOwn) {
-  std::istringstream words(
-      "python3 train.py --actor-num-nodes 4 --num-layers 48 --spec slime_plugins.models.x get_x_spec");
-  const auto front_end =
-      translated({.words = {std::istream_iterator<std::string>(words), {}}, .around = 0, .environment = {}}, {});
-  ASSERT_TRUE(front_end);
-  const auto spec = std::ranges::find(front_end->arguments, "--spec", &Argument::flag);
-  ASSERT_NE(spec, front_end->arguments.end());
-  EXPECT_THAT(spec->values, ElementsAre("slime_plugins.models.x", "get_x_spec"));
 }
 
 }  // namespace

@@ -576,6 +576,24 @@ TEST(PublishedConfigs, OfADenseFamilyWithExpertsAreRefused) {
                                  "have; expected a model_type of a family with it, or the file without this key"));
 }
 
+// Has BitNet's MLP a gate although its activation is a squared ReLU, and has InternLM biases of queries, keys and
+// values? By hand: 128256 x 2560, and 30 layers of 2560 x (2 x 2560 + 2 x 640 + 3 x 6912), norms aside;
+// 2 x 103168 x 4096, and 32 layers of 4096 x (4 x 4096 + 3 x 11008 + 3 + 2).
+TEST(PublishedConfigs, OfBitNetAndInternLmHaveTheirPublishedSizes) {
+  const auto total = [](const json& config) {
+    return static_cast<double>(foldwise::costmodel::parameter_totals(read_text(config)).main_total);
+  };
+  const json shared = {{"num_key_value_heads", 5},  {"hidden_act", "relu2"},     {"model_type", "bitnet"},
+                       {"hidden_size", 2560},       {"vocab_size", 128256},      {"num_hidden_layers", 30},
+                       {"intermediate_size", 6912}, {"num_attention_heads", 20}, {"max_position_embeddings", 4096}};
+  EXPECT_NEAR(total(shared) / 2412820480.0, 1.0, 1e-3);
+  const json biased = {{"model_type", "internlm"},  {"bias", true},
+                       {"hidden_size", 4096},       {"vocab_size", 103168},
+                       {"num_hidden_layers", 32},   {"intermediate_size", 11008},
+                       {"num_attention_heads", 32}, {"max_position_embeddings", 2048}};
+  EXPECT_NEAR(total(biased) / 7321817088.0, 1.0, 1e-6);  // Without the bias of attention's output, 0.002 %.
+}
+
 // Is a family with a part that no op list has refused by one message, which names the part and its keys?
 TEST(InvalidModels, OfFamiliesThatAreNotModelledNameThePart) {
   const json config = {{"model_type", "zamba2"}, {"hidden_size", 3584}, {"num_mem_blocks", 2}};

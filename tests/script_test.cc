@@ -11,6 +11,7 @@
 #include <map>
 #include <sstream>
 
+#include "planner/launch/import.h"
 #include "planner/launch/launch_command.h"
 #include "tests/program_test.h"
 #include "tests/sandbox.h"
@@ -122,6 +123,11 @@ TEST_F(Scripts, FindStartsBehindLaunchers) {
            {"exec > >(tee log.txt) 2>&1\ntorchrun --nproc-per-node 2 x.py --num-layers 7 | tee -a log.txt", 2},
            {"cat >inner.sh <<'X'\ntorchrun --nproc-per-node 2 x.py --num-layers 7\nX\nsbatch --nodes 3 inner.sh", 6},
            {"sbatch --nodes 2 <<X\n#SBATCH --ntasks-per-node=8\nsrun python x.py --num-layers 7\nX", 16},
+           {"cat >job.sbatch <<'X'\n#SBATCH --nodes=2\n#SBATCH --ntasks-per-node=1\nsrun torchrun --nnodes "
+            "$SLURM_NNODES "
+            "--nproc-per-node 8 x.py --num-layers $L --data-path $1\nX\nsbatch -p gpu -N 4 --export=ALL,L=7 job.sbatch "
+            "/data/x",
+            32},
            {"run() { local n=$1; shift; \"$@\" --num-layers 7; }\nrun 1 torchrun --nproc-per-node 2 x.py", 2}}) {
     SCOPED_TRACE(text);
     const LaunchCommand command = read(text);
@@ -156,7 +162,7 @@ TEST_F(Scripts, SpeakAsTheirProgramsDo) {
       "torchrun --nproc-per-node=\"4\" --nnodes=\"4\" --no-python bash worker.sh");
   EXPECT_EQ(bridge.num_gpus, 16);
   EXPECT_EQ(bridge.model, "qwen3_30b_a3b");
-  EXPECT_EQ(bridge.defaults, "megatron-bridge-26.04");
+  EXPECT_EQ(bridge.defaults, "megatron-lm-0.16-arguments");  // The recipe says the rest.
   for (const auto& [flag, value] :
        std::map<std::string, std::string>{{"--fp8-recipe", "mxfp8"},
                                           {"--recompute-modules", "moe_act layernorm"},
@@ -164,7 +170,7 @@ TEST_F(Scripts, SpeakAsTheirProgramsDo) {
                                           {"--moe-token-dispatcher-type", "flex"},
                                           {"--expert-model-parallel-size", "8"},
                                           {"--micro-batch-size", "2"},
-                                          {"--sequence-parallel", ""},
+                                          {"--sequence-parallel", "(none)"},  // As in the recipe.
                                           {"--num-virtual-stages-per-pipeline-rank", "(none)"}})
     EXPECT_EQ(value_of(bridge, flag), value) << flag;
   const LaunchCommand overrides = read(
@@ -177,7 +183,7 @@ TEST_F(Scripts, SpeakAsTheirProgramsDo) {
       "python3 -m verl.trainer.main_ppo actor_rollout_ref.model.path=Qwen/Qwen3-8B "
       "trainer.nnodes=1 trainer.n_gpus_per_node=8 actor_rollout_ref.actor.strategy=";
   EXPECT_EQ(read(verl + "megatron").model, "Qwen/Qwen3-8B");
-  EXPECT_THAT(message_of(verl + "fsdp"), testing::HasSubstr("found nothing that starts training"));
+  EXPECT_THAT(message_of(verl + "fsdp"), testing::HasSubstr("found one with verl on an engine that is not Megatron's"));
 }
 
 // Is a variable that nobody sets named where an argument hangs on it, at its own name and place, and nowhere else?
@@ -198,6 +204,39 @@ TEST_F(Scripts, NameWhatNobodySets) {
   const LaunchCommand command = read(kRun + "--tensor-model-parallel-size $TP --seq-length $2", given);
   EXPECT_EQ(value_of(command, "--tensor-model-parallel-size"), "4");
   EXPECT_EQ(value_of(command, "--seq-length"), "16");
+}
+
+// Is the sequence length of Megatron-SWIFT without --max_length its model's, with a note?
+TEST_F(Scripts, OfMegatronSwiftHaveTheModelsLength) {
+  ImportRequest request;
+  request.system = "h100-sxm-80gb";
+  request.num_gpus = 8;
+  const std::string start = "megatron sft --model Qwen/Qwen3-8B --tensor_model_parallel_size 2 ";
+  const Imported longest = import_launch(start, "launch.sh", request);
+  EXPECT_EQ(longest.json.at("seq_len"), 40960);
+  EXPECT_THAT(longest.notes, testing::Contains(testing::HasSubstr("--max_length bounds them")));
+  EXPECT_EQ(import_launch(start + "--max_length 4096", "launch.sh", request).json.at("seq_len"), 4096);
+}
+
+// Is a script read that ends where a variable is empty that it leaves to its reader, and does it otherwise stay as it
+// is?
+TEST_F(Scripts, FillWhatTheyLeaveEmpty) {
+  const std::string check =
+      "IMAGE=\"\"\nNOTE=\"\"\nif [ -z \"$IMAGE\" ]; then echo \"IMAGE must be set\"; exit 1; fi\n";
+  const LaunchCommand filled = read(check + kRun + "--tensor-model-parallel-size ${NOTE:-4} --save $IMAGE");
+  EXPECT_EQ(value_of(filled, "--tensor-model-parallel-size"), "4");
+  EXPECT_EQ(value_of(filled, "--save"), "IMAGE-to-be-given");
+  EXPECT_THAT(filled.notes, testing::Contains("the script leaves IMAGE empty: taken as given"));
+  // What a script can do without is not filled.
+  EXPECT_EQ(
+      value_of(read(check +
+                    "if [ -z \"${R+x}\" ]; then R=\"\"; fi\n[ -n \"$T\" ] && X=\"--tensor-model-parallel-size $T\"\n" +
+                    kRun + "$X --save $IMAGE $R"),
+               "--tensor-model-parallel-size"),
+      "(none)");
+  EXPECT_THAT(read("IMAGE=\"\"\n[ -z \"$IMAGE\" ] && X=--qk-layernorm\n" + kRun + "$X").notes, testing::IsEmpty());
+  EXPECT_THAT(message_of("swift sft --model Qwen/Qwen3-8B --bf16 true"),
+              testing::HasSubstr("expected a training with Megatron, found one with ms-swift"));
 }
 
 // Is each of several starts one run, and the same start on two nodes one?

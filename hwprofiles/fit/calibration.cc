@@ -106,7 +106,9 @@ Calibration calibrate(const Records& records, const std::string& name, const std
   Calibration result{fit_records(hw, profile.json, records.measurements, seed), base, ""};
   if (result.curves.empty())
     throw config::ConfigError(
-        {{{records.file, 0, ""}, "expected records of a curve with more settings than parameters"}});
+        {{{records.file, 0, ""},
+          "expected more settings of a kernel than its curve has parameters: of a collective messages of two sizes "
+          "from 1 MiB on, or of three where one is of 16 MiB or less"}});
   for (const FittedCurve& curve : result.curves) {
     sheet.put(curve, {"fitted", kSource, "", measured.date});
     if (is_cpu && curve.name == "gemm fp32") {

@@ -84,10 +84,11 @@ def parser_of(tree: str) -> argparse.ArgumentParser:
     sys.meta_path.insert(0, StandIns())
     sys.path[0] = tree
     argparse.BooleanOptionalAction = Either
+    from megatron.post_training.arguments import add_modelopt_args  # pretrain_gpt.py takes them where ModelOpt is installed.
     from megatron.training import arguments
     if not os.path.samefile(arguments.__file__, f"{tree}/megatron/training/arguments.py"):
         sys.exit(f"{tree}: this Python takes {arguments.__file__} instead")
-    return arguments.add_megatron_arguments(argparse.ArgumentParser(allow_abbrev=False))
+    return add_modelopt_args(arguments.add_megatron_arguments(argparse.ArgumentParser(allow_abbrev=False)))
 
 
 def type_of(action: argparse.Action) -> str:

@@ -179,6 +179,13 @@ std::vector<ArgumentCheck> make_checks() {
        FW_IF(std::min({tp(s), pp(s), cp(s), ep(s), etp(s)}) < 1 || start.world % (tp(s) * pp(s) * cp(s)) != 0),
        "--tensor-model-parallel-size x --pipeline-model-parallel-size x --context-parallel-size does not divide the "
        "GPUs"},
+      {"grid.removed", "batch_size", FW_IF(s.has("batch_size")),
+       "--batch-size is no longer valid: give --micro-batch-size"},
+      {"grid.removed", "warmup", FW_IF(s.has("warmup")), "--warmup is no longer valid: give --lr-warmup-fraction"},
+      {"grid.removed", "model_parallel_size", FW_IF(s.has("model_parallel_size")),
+       "--model-parallel-size is no longer valid: give --tensor-model-parallel-size"},
+      {"grid.removed", "checkpoint_activations", FW_IF(s.on("checkpoint_activations")),
+       "--checkpoint-activations is no longer valid: give --recompute-activations, or --recompute-granularity"},
       {"grid.seq", "seq_length", FW_IF(s.integer("seq_length", 0) < 1), "--seq-length is required"},
       {"grid.maxpos", "max_position_embeddings seq_length",
        FW_IF(s.integer("max_position_embeddings", 0) < s.integer("seq_length", 0)),

@@ -54,6 +54,11 @@ std::optional<Vocabulary> vocabulary_of_path(std::string path, const json& files
       if (base.starts_with(item.key()) && item.key().size() > longest.size()) longest = item.key();
     if (!longest.empty())
       return Vocabulary{.size = files.at(longest).at("size"), .of = files.at(longest).at("source").get<std::string>()};
+    // A model trained further keeps the tokenizer: "OpenMath2-Llama3.1-8B".
+    for (std::size_t at = base.find('-'); at != std::string::npos; at = base.find('-', at + 1))
+      if (const std::string model = published_model(base.substr(at + 1)); !model.empty())
+        return Vocabulary{.size = load_model(model).vocab_size,
+                          .of = fmt::format("that of {}, of which {} is made by its name", model, base)};
     path.resize(path.find_last_of('/') == std::string::npos ? 0 : path.find_last_of('/'));
   }
   return std::nullopt;

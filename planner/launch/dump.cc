@@ -271,6 +271,29 @@ std::optional<Settings> read_bridge_yaml(const std::string& text, const std::str
   return Settings{};
 }
 
+std::optional<CommandLine> read_bridge_overrides(const std::string& text, const std::string& file, std::string model,
+                                                 Diagnostics& diagnostics) {
+  const YAML::Node root = YAML::Load(text), sizes = root.IsMap() ? root["model"] : YAML::Node();
+  if (!sizes.IsMap() || (sizes["num_layers"] && sizes["hidden_size"])) return std::nullopt;
+  if (model.empty())
+    diagnostics.error({file, sizes.Mark().line, "model"},
+                      "expected num_layers and hidden_size, found overrides of a recipe: give --model NAME");
+  std::erase(model, '.');
+  std::ranges::replace(model, '-', '_');
+  CommandLine command{.words = {"run_recipe.py", "--model", model}, .lines = {}};
+  for (const auto& section : root) {
+    if (section.second.IsScalar()) command.words.push_back(section.first.Scalar() + "=" + section.second.Scalar());
+    for (const auto& member : section.second) {
+      if (!section.second.IsMap() || member.first.Scalar().starts_with('_')) break;
+      int room = 10'000;
+      const std::string name = section.first.Scalar() + "." + member.first.Scalar();
+      command.words.push_back(name + "=" + word_of(yaml_value(member.second, room, 8)));
+      command.lines[name] = member.second.Mark().line + 1;
+    }
+  }
+  return command;
+}
+
 namespace {
 
 /// Replaces `${NAME}` and Primus' `${NAME:default}` by their values. A name without a value stays.
@@ -309,6 +332,7 @@ std::optional<TestCase> read_test_case(const std::string& text, const std::strin
     Argument words{.flag = name.Scalar(), .values = {}, .line = name.Mark().line + 1};
     std::string scalar = value.IsScalar() ? with_variables(value.Scalar(), test.environment) : "";
     const ArgumentSpec* spec = find_flag(words.flag);
+    if (spec != nullptr && spec->takes_nothing() && scalar == "false") continue;  // As Megatron-MoE-ModelZoo starts it.
     const auto take_words = [&](const std::string& list) {
       std::istringstream several(list);
       for (std::string word; several >> word;) words.values.push_back(word);

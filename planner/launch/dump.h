@@ -61,6 +61,11 @@ struct CommandLine {
                                                           const std::map<std::string, std::string>& variables,
                                                           config::Diagnostics& diagnostics);
 
+/// Reads overrides of a recipe of Megatron-Bridge, a configuration without the model's sizes, as `run_recipe.py --model
+/// MODEL section.member=value ...`. Nothing if it has the sizes. `model`: in any spelling; empty is an error.
+[[nodiscard]] std::optional<CommandLine> read_bridge_overrides(const std::string& text, const std::string& file,
+                                                               std::string model, config::Diagnostics& diagnostics);
+
 /// Place of a member of Megatron's Namespace in Megatron-Bridge's configuration, if its name differs or its section is
 /// not `model`: ("num_experts", {"model", "num_moe_experts"}).
 struct BridgeMember {

@@ -7,6 +7,7 @@
 #include <cctype>
 #include <nlohmann/json.hpp>
 #include <regex>
+#include <set>
 #include <span>
 #include <utility>
 
@@ -14,6 +15,7 @@
 #include "planner/launch/complete.h"
 #include "planner/launch/files.h"
 #include "planner/launch/mapping.h"
+#include "planner/launch/start_words.h"
 #include "planner/models/models.h"
 
 namespace foldwise::planner {
@@ -46,69 +48,21 @@ const std::vector<FrontEnd>& front_ends() {
   return all;
 }
 
-/// A name with its values, in order. Names of options have no "--" and "_" for "-"; names of overrides have no "+".
-struct Given {
-  std::string name, word;
-  Words values;
-};
-
-/// Options and, if the program has them, `overrides` ("model.bf16=true").
-std::vector<Given> given_in(const Words& words, bool overrides) {
-  std::vector<Given> given;
-  bool takes_values = false;  // The last entry is an option.
-  for (const std::string& word : words) {
-    const std::size_t equals = std::min(word.find('='), word.size());
-    if (word.starts_with("--") && word.size() > 2) {
-      std::string name = word.substr(2, equals - 2);
-      std::ranges::replace(name, '-', '_');
-      given.push_back({.name = name, .word = word.substr(0, equals), .values = {}});
-      if (equals < word.size()) given.back().values.push_back(word.substr(equals + 1));
-      takes_values = true;
-    } else if (const std::size_t begin = word.find_first_not_of('+');
-               overrides && equals < word.size() && begin < equals) {
-      std::string value = word.substr(equals + 1);
-      if (value.size() > 1 && (value.front() == '\'' || value.front() == '"') && value.back() == value.front())
-        value = value.substr(1, value.size() - 2);
-      const std::string name = word.substr(begin, equals - begin);
-      given.push_back({.name = name, .word = name, .values = {value}});
-      takes_values = false;
-    } else if (takes_values) {
-      given.back().values.push_back(word);
-    }
-  }
-  return given;
-}
-
-/// The words after the programs around it and after the script or module that Python runs.
-Words own_words(const Started& started) {
-  auto begin = started.words.begin() + static_cast<std::ptrdiff_t>(started.around);
-  const auto end = started.words.end();
-  if (begin == end) return {};
-  const std::string program = base_of(*begin);
-  if (!program.starts_with("python") && program != "torchrun") return {begin, end};
-  for (auto word = begin + 1; word != end; ++word) {
-    if (*word == "-m" && end - word > 1) return {word + 2, end};
-    if (word->ends_with(".py")) return {word + 1, end};
-  }
-  return {begin, end};
-}
-
-bool says(const Words& values, std::string_view what) {
-  return values.size() == 1 && std::ranges::equal(values.front(), what, [](unsigned char a, unsigned char b) {
-           return std::tolower(a) == std::tolower(b);
-         });
-}
-
 /// The flag that sets a member of Megatron's Namespace to these values. Nothing if that is the value without a flag, or
 /// no flag can set it.
-std::optional<Argument> argument_for(const std::string& dest, const Words& values, int line) {
+std::optional<Argument> argument_for(const std::string& dest, const Words& given, int line) {
+  const std::vector<const ArgumentSpec*> flags = flags_of(dest);
+  const bool many = !flags.empty() && flags.front()->many;
+  const bool listed = given.size() == 1 && given.front().starts_with('[') && given.front().ends_with(']');
+  const Words values = many && listed ? items_of(given.front()) : given;
   const bool truth = values.empty() || says(values, "true"), falsehood = says(values, "false");
-  for (const ArgumentSpec* spec : flags_of(dest)) {
+  for (const ArgumentSpec* spec : flags) {
     if (!spec->takes_nothing()) {
       if (says(values, "null") || says(values, "none")) return std::nullopt;
-      const bool one = !spec->many && values.size() > 1;  // A list for a flag that takes it as one word.
-      return Argument{
-          .flag = spec->flag, .values = one ? Words{fmt::format("{}", fmt::join(values, ","))} : values, .line = line};
+      if (spec->many || values.size() < 2) return Argument{.flag = spec->flag, .values = values, .line = line};
+      // A list for a flag that takes it as one word: a Python list if it has a value for every layer.
+      const std::string list = fmt::format("{}", fmt::join(values, ","));
+      return Argument{.flag = spec->flag, .values = {dest.ends_with("_freq") ? "[" + list + "]" : list}, .line = line};
     }
     if (spec->type == ArgumentType::kEither && falsehood)
       return Argument{.flag = "--no-" + spec->flag.substr(2), .values = {}, .line = line};
@@ -125,13 +79,22 @@ bool is_told(const std::string& dest) {
          std::ranges::any_of(flags_of(dest), [](const ArgumentSpec* spec) { return is_not_modelled(spec->flag); });
 }
 
+constexpr std::size_t kLongestName = 256;  // Of a model or recipe; std::regex uses stack in proportion.
+
 class Translation {
  public:
   Translation(const json& row, const Started& started, const std::map<std::string, int>& lines)
       : row_(row),
         started_(started),
-        given_(given_in(own_words(started), row.at("words") == "overrides")),
-        lines_(lines) {}
+        given_(given_in(own_words(started), row.at("words") == "overrides",
+                        row.value("short", std::map<std::string, std::string>()))),
+        lines_(lines) {
+    for (const json& own : row.value("given", json::array()))
+      if (const std::string name = own.at("theirs"); find(name) == nullptr) {
+        given_.push_back({.name = name, .word = name, .values = {word_of(own.at("value"))}});
+        own_.push_back(fmt::format("{}={}", name, given_.back().values.front()));
+      }
+  }
 
   Translated run() {
     result_.front_end = row_.at("name");
@@ -140,8 +103,11 @@ class Translation {
       if (result_.model.empty()) result_.model = model_of(names.is_array() ? names : json::array({names}));
       if (result_.model_option.empty()) result_.model_option = names.is_array() ? names.front() : names;
     }
-    for (const std::string tail : row_.value("model_tails", json::array()))
-      if (result_.model.ends_with(tail)) result_.model.resize(result_.model.size() - tail.size());
+    if (row_.contains("model_tail") && result_.model.size() <= kLongestName)
+      result_.model = std::regex_replace(result_.model, std::regex(row_.at("model_tail").get<std::string>()), "");
+    for (const json& product : row_.at("gpus"))
+      if (!result_.num_gpus) result_.num_gpus = product_of(product);
+    const std::string recipe = take_recipe();
     for (const json& unless : row_.at("unless_given")) {
       const json& value = unless.at("value");
       const std::string dest = unless.at("megatron");
@@ -151,7 +117,8 @@ class Translation {
     for (const json& sum : row_.value("sums", json::array())) add_to(sum);
     for (const json& rule : row_.value("given_with", json::array()))
       if (const auto found = values_.find(rule.at("when").get<std::string>());
-          found != values_.end() && !says(found->second.first, "none"))
+          found != values_.end() && !says(found->second.first, "none") &&
+          !of_recipe_.contains(rule.at("megatron").get<std::string>()))
         set(rule.at("megatron"), {word_of(rule.at("value"))}, found->second.second);
     lengths();
     for (const json& rule : row_.value("without", json::array()))
@@ -166,12 +133,16 @@ class Translation {
       if (const auto found = values_.find(rule.at("when").get<std::string>());
           found != values_.end() && !says(found->second.first, "false"))
         for (const auto& [name, value] : rule.at("variables").items()) result_.environment[name] = value;
-    result_.defaults = row_.value("defaults", "");
+    if (result_.defaults.empty()) result_.defaults = row_.value("defaults", "");
+    result_.length_of_model = row_.contains("length_of_model");
     for (const json& field : row_.value("fields", json::array())) take_field(field);
+    if (!own_.empty())
+      result_.notes.push_back(fmt::format("not given, so as {} has it: {}", result_.front_end, fmt::join(own_, ", ")));
     if (!unread_.empty()) result_.notes.push_back(fmt::format("not read: {}", fmt::join(unread_, ", ")));
-    if (!result_.model.empty() && row_.contains("note")) result_.notes.push_back(row_.at("note"));
-    for (const json& product : row_.at("gpus"))
-      if (!result_.num_gpus) result_.num_gpus = product_of(product);
+    if (!recipe.empty())
+      result_.notes.push_back(recipe);
+    else if (!result_.model.empty() && row_.contains("note"))
+      result_.notes.push_back(row_.at("note"));
     return std::move(result_);
   }
 
@@ -209,6 +180,79 @@ class Translation {
       unread_.push_back(given.word);
   }
 
+  /// "qwen3_{mode}" with the options' values; empty if one of them is not given.
+  [[nodiscard]] std::string filled(std::string text, const json& words) const {
+    for (std::size_t begin = text.find('{'); begin != std::string::npos; begin = text.find('{')) {
+      const std::size_t end = text.find('}', begin);
+      const Words* values = find(text.substr(begin + 1, end - begin - 1));
+      if (values == nullptr || values->size() != 1 || values->front().size() > kLongestName ||
+          values->front().find('{') != std::string::npos)
+        return "";
+      std::string value = values->front();
+      std::ranges::transform(value, value.begin(), [](unsigned char c) { return std::tolower(c); });
+      text.replace(begin, end - begin + 1, words.value(value, value));
+    }
+    return text;
+  }
+
+  /// Sets what the named recipe sets and the arguments do not. Returns a note; empty if there is no such recipe.
+  std::string take_recipe() {
+    if (!row_.contains("recipes")) return "";
+    static const json rows = json::parse(launch_file("bridge_recipes")).at("rows");
+    const json& recipes = row_.at("recipes");
+    auto found = rows.end();
+    for (const std::string name : recipes.at("names")) {
+      const std::string wanted = filled(name, recipes.at("words"));
+      const std::size_t star = std::min(wanted.find('*'), wanted.size());
+      const std::string begin = wanted.substr(0, star), end = wanted.substr(std::min(star + 1, wanted.size()));
+      for (auto it = rows.begin(); it != rows.end() && found == rows.end(); ++it)
+        if (!wanted.empty() && (star == wanted.size() ? it.key() == wanted
+                                                      : it.key().starts_with(begin) && it.key().ends_with(end) &&
+                                                            it.key().find_first_not_of("0123456789", star) ==
+                                                                it.key().size() - end.size()))
+          found = it;
+    }
+    if (found == rows.end()) return "";
+    const std::string name = found->value("as", found.key());
+    const json& recipe = rows.at(name);
+    std::set<std::string> left_out;
+    for (const json& together : recipes.at("together"))
+      if (std::ranges::any_of(together, [&](const json& dest) { return values_.contains(dest.get<std::string>()); }))
+        for (const std::string dest : together)
+          // A layout fits its stages alone; their numbers stand without it.
+          if (together.front() != "pipeline_model_parallel_layout" || dest == together.front()) left_out.insert(dest);
+    for (const auto& [dest, value] : recipe.at("set").items()) {
+      if (values_.contains(dest) || left_out.contains(dest)) continue;
+      set(dest, value.is_array() ? value.get<Words>() : Words{word_of(value)}, 0);
+      of_recipe_.insert(dest);
+    }
+    const std::string source = recipe.at("source");
+    if (source.starts_with("perf_recipes")) scale_batch(name, recipe.at("set"));
+    if (name.find("_peft_") != std::string::npos)
+      result_.fields = {{"task", "lora"}, {"lora", {{"dim", recipe.value("lora_dim", recipes.at("lora_dim"))}}}};
+    else if (name.find("_sft_") != std::string::npos)
+      result_.fields["task"] = "sft";
+    result_.defaults = recipes.at("defaults");
+    return fmt::format("what is not given is as in the recipe {} ({})", name, source);
+  }
+
+  /// Keeps a performance recipe's sequences of a data-parallel rank (scripts/common/benchmark_parallelism.py:126).
+  void scale_batch(const std::string& name, const json& recipe) {
+    const std::size_t end = name.find("gpu_"), begin = name.find_last_of('_', end);
+    const auto own_gpus = end == std::string::npos || begin == std::string::npos
+                              ? std::optional<std::int64_t>()
+                              : config::number_in<std::int64_t>(name.substr(begin + 1, end - begin - 1));
+    if (!own_gpus || !result_.num_gpus || !of_recipe_.contains("global_batch_size")) return;
+    std::int64_t own = 1, asked = 1;
+    for (const char* dest : {"tensor_model_parallel_size", "pipeline_model_parallel_size", "context_parallel_size"}) {
+      own *= recipe.value(dest, 1);
+      asked *= member(dest, 1);
+    }
+    const std::int64_t batch = member("global_batch_size", 1) * (*result_.num_gpus / asked);
+    const std::int64_t own_ranks = std::max<std::int64_t>(1, *own_gpus / own);
+    if (batch > 0 && batch % own_ranks == 0) set("global_batch_size", {std::to_string(batch / own_ranks)}, 0);
+  }
+
   /// Whether another key of the front end's file reads the option: its model, its sizes, its fields.
   [[nodiscard]] bool is_spoken_for(const std::string& name) const {
     const auto holds = [&](const auto& self, const json& value) -> bool {
@@ -243,19 +287,13 @@ class Translation {
     if (row.contains("positive")) value = value.is_number() && value > 0 ? row.at("positive") : json();
     if (value.is_null() || (value.is_number() && value <= 0)) return;
     const json::json_pointer place("/" + std::regex_replace(key, std::regex("[.]"), "/"));
-    if (row.contains("start") && !std::regex_search(started_words(), std::regex(row.at("start").get<std::string>())))
+    if (row.contains("start") && !std::regex_search(own_text(started_), std::regex(row.at("start").get<std::string>())))
       return;
     if (row.contains("with"))
       for (const auto& [other, its] : row.at("with").items())
         if (result_.fields.value(other, json()) != its) return;
     if (!row.contains("theirs") && result_.fields.contains(place)) return;
     result_.fields[place] = std::move(value);
-  }
-
-  [[nodiscard]] std::string started_words() const {
-    return fmt::format("{}", fmt::join(started_.words.begin() + static_cast<std::ptrdiff_t>(started_.around),
-                                       started_.words.end(), " "))
-        .substr(0, std::size_t{1} << 12);
   }
 
   void take_as(const json& argument, Words values, int line) {
@@ -274,20 +312,8 @@ class Translation {
       for (const auto& [dest, value] : meaning->second.items()) set(dest, {word_of(value)}, line);
       return;
     }
-    if (argument.value("commas", false) && values.size() == 1) values = split(values.front());
+    if (argument.value("commas", false) && values.size() == 1) values = items_of(values.front());
     set(argument.at("megatron"), std::move(values), line);
-  }
-
-  /// The items of "[a,b]" or "a,b".
-  static Words split(std::string text) {
-    std::erase_if(text, [](char c) { return c == '[' || c == ']' || c == '"' || c == '\'' || c == ' '; });
-    Words items(1);
-    for (const char c : text)
-      if (c == ',')
-        items.emplace_back();
-      else
-        items.back() += c;
-    return items;
   }
 
   [[nodiscard]] const Words* find(const std::string& name) const {
@@ -330,40 +356,71 @@ class Translation {
     return product;
   }
 
+  /// A whole number that was translated to a member of Megatron's Namespace.
+  [[nodiscard]] std::int64_t member(const std::string& dest, std::int64_t otherwise) const {
+    constexpr std::int64_t kMost = 1'000'000;
+    const auto found = values_.find(dest);
+    const auto value = found == values_.end() || found->second.first.empty()
+                           ? std::nullopt
+                           : config::number_in<std::int64_t>(found->second.first.front());
+    return std::clamp<std::int64_t>(value.value_or(otherwise), 1, kMost);
+  }
+
   /// Sequence lengths given in tokens per GPU or as a sum, and the batch given as a product.
   void lengths() {
-    if (row_.contains("sequence")) {
-      std::int64_t sum = 0;
-      for (const std::string name : row_.at("sequence")) sum += number(name).value_or(0);
-      if (sum > 0) set("seq_length", {std::to_string(sum)}, 0);
-    }
-    if (row_.contains("tokens"))
-      if (const auto tokens = number(row_.at("tokens"))) {
-        const auto cp = values_.find("context_parallel_size");
-        const auto ranks = cp == values_.end() || cp->second.first.empty()
-                               ? std::optional<std::int64_t>(1)
-                               : config::number_in<std::int64_t>(cp->second.first.front());
-        const std::int64_t all = *tokens * std::clamp<std::int64_t>(ranks.value_or(1), 1, 1'000'000);
-        set("seq_length", {std::to_string(all)}, 0);
-        set("micro_batch_size", {"1"}, 0);
-        result_.notes.push_back(
-            fmt::format("{} packs sequences into micro-batches of {} tokens: taken as one sequence of that length each",
-                        result_.front_end, all));
-      }
     if (row_.contains("global_batch") && !values_.contains("global_batch_size"))
       for (const json& product : row_.at("global_batch"))
         if (const auto batch = product_of(product); batch && !values_.contains("global_batch_size"))
           set("global_batch_size", {std::to_string(*batch)}, 0);
+    std::int64_t longest = 0;
+    for (const json& names : row_.value("sequence", json::array()))
+      if (longest == 0)
+        for (const std::string name : names) longest += number(name).value_or(0);
+    const Words* packs = row_.contains("tokens_with") ? find(row_.at("tokens_with")) : nullptr;
+    const auto tokens = packs != nullptr && (packs->empty() || says(*packs, "true")) ? number(row_.at("tokens"))
+                                                                                     : std::optional<std::int64_t>();
+    if (tokens) {
+      pack(*tokens * member("context_parallel_size", 1), longest);
+    } else if (longest > 0) {
+      set("seq_length", {std::to_string(longest)}, 0);
+      result_.notes.push_back(
+          fmt::format("sequences differ in length: all are taken as the longest, of {} tokens", longest));
+    }
     if (const auto length = values_.find("seq_length");
         length != values_.end() && !values_.contains("max_position_embeddings"))
       set("max_position_embeddings", length->second.first, 0);
+  }
+
+  /// Micro-batches of up to `tokens` tokens, into which sequences of up to `longest` (0: not known) are packed.
+  void pack(std::int64_t tokens, std::int64_t longest) {
+    set("seq_length", {std::to_string(tokens)}, 0);
+    set("micro_batch_size", {"1"}, 0);
+    std::string note = fmt::format(
+        "{} packs sequences into micro-batches of {} tokens: taken as one sequence of that "
+        "length each",
+        result_.front_end, tokens);
+    const std::int64_t stages = member("pipeline_model_parallel_size", 1);
+    const std::int64_t model = member("tensor_model_parallel_size", 1) * stages * member("context_parallel_size", 1);
+    const std::int64_t ranks = result_.num_gpus.value_or(0) / model;
+    const std::int64_t sequences = member("global_batch_size", 1);
+    if (ranks > 0 && longest > 0 && longest < tokens && values_.contains("global_batch_size")) {
+      const auto rounded_up = [](std::int64_t a, std::int64_t b) { return (a + b - 1) / b; };
+      std::int64_t micro_batches = rounded_up(rounded_up(sequences, ranks) * longest, tokens);
+      if (member("num_virtual_stages_per_pipeline_rank", 1) > 1)
+        micro_batches = rounded_up(micro_batches, stages) * stages;
+      set("global_batch_size", {std::to_string(micro_batches * ranks)}, 0);
+      note +=
+          fmt::format("; {} sequences of up to {} tokens are {} of them", sequences, longest, micro_batches * ranks);
+    }
+    result_.notes.push_back(std::move(note));
   }
 
   const json& row_;
   const Started& started_;
   std::vector<Given> given_;
   const std::map<std::string, int>& lines_;
-  Words unread_;
+  std::set<std::string> of_recipe_;  ///< Members of Megatron's Namespace that the recipe sets.
+  Words own_, unread_;               ///< Options with the front end's own values, and options that nothing reads.
   std::map<std::string, std::pair<Words, int>> values_;  ///< By member of Megatron's Namespace, with the line.
   Translated result_;
 };
@@ -371,11 +428,9 @@ class Translation {
 }  // namespace
 
 std::optional<Translated> translated(const Started& started, const std::map<std::string, int>& lines) {
-  const std::string words = fmt::format(
-      "{}", fmt::join(started.words.begin() + static_cast<std::ptrdiff_t>(started.around), started.words.end(), " "));
+  const std::string words = own_text(started);
   for (const FrontEnd& front_end : front_ends())
-    if (std::regex_search(words.substr(0, std::size_t{64} << 10), front_end.start) &&
-        words.find(front_end.row.value("with", "")) != std::string::npos)
+    if (std::regex_search(words, front_end.start) && words.find(front_end.row.value("with", "")) != std::string::npos)
       return Translation(front_end.row, started, lines).run();
   return std::nullopt;
 }

@@ -24,6 +24,7 @@ struct Translated {
   std::string model;     ///< The front end's name for it; empty: the arguments have the geometry, or none is given.
   /// Option that names the model; empty: the front end gives models as Megatron's arguments.
   std::string model_option;
+  bool length_of_model = false;  ///< Without a sequence length it is the model's.
   std::optional<std::int64_t> num_gpus;
   nlohmann::json fields = nlohmann::json::object();  ///< Fields of the run file that no argument expresses: LoRA.
   std::vector<std::string> notes;

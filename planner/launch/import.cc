@@ -37,6 +37,7 @@ struct Source {
   std::vector<Argument> unknown, unused;
   std::vector<std::string> notes;
   std::string model;                 ///< A built-in model that a front end names.
+  bool length_of_model = false;      ///< Without a sequence length it is the model's.
   bool own_sizes = false;            ///< The arguments change the named model's sizes.
   std::string defaults;              ///< The front end's set of defaults; empty: Megatron's.
   std::vector<Argument> arguments;   ///< Arguments of a script, from which `settings` are read.
@@ -97,6 +98,8 @@ Source read_source(const std::string& text, const std::string& file, const Impor
   if (yaml && !test) test = read_flagscale(text, file, request.variables, diagnostics);
   if (yaml && !test) spelled = read_primus_yaml(text, file, request.folder, request.variables, diagnostics);
   if (test) spelled = command_of_nemo(*test, file);
+  if (yaml && !test && !spelled && diagnostics.ok())
+    spelled = read_bridge_overrides(text, file, request.model, diagnostics);
   diagnostics.throw_if_any();
   if (yaml && !test && !spelled) {
     if (const auto bridge = read_bridge_yaml(text, file, diagnostics)) {
@@ -125,6 +128,7 @@ Source read_source(const std::string& text, const std::string& file, const Impor
   source.outgrown = std::move(command.outgrown);
   source.environment = command.environment;
   source.num_gpus = command.num_gpus;
+  source.length_of_model = command.length_of_model;
   source.defaults = command.defaults;
   source.program = command.program;
   source.fields = std::move(command.fields);
@@ -220,6 +224,14 @@ void take_model(Source& source, const std::string& named, const Release& release
   Diagnostics unsaid;
   const std::vector<std::string> others = add_geometry(named, release, source.settings, unsaid);
   source.own_sizes = !others.empty() && named == source.model;
+  if (const std::int64_t longest = source.settings.integer("max_position_embeddings", 0);
+      source.length_of_model && !source.settings.has("seq_length") && longest > 0) {
+    source.settings.set("seq_length", longest);
+    source.notes.push_back(
+        fmt::format("no length is given: samples of up to {} tokens, the model's longest, are taken "
+                    "as of that length; --max_length bounds them",
+                    longest));
+  }
   for (const std::string& other : others)
     source.notes.push_back(fmt::format("{}: {}", named, other + (source.own_sizes ? "" : ", is left out")));
   for (const config::Diagnostic& d : unsaid.list())

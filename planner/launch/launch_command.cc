@@ -15,6 +15,7 @@
 #include "planner/launch/files.h"
 #include "planner/launch/frontend.h"
 #include "planner/launch/script.h"
+#include "planner/launch/start_words.h"
 #include "planner/run/near_names.h"
 
 namespace foldwise::planner {
@@ -132,6 +133,7 @@ Started with_experiment(const Started& started, const std::string& folder) {
 /// The arguments of a start as Megatron's flags; empty if it has none.
 std::vector<Argument> arguments_of(const Started& started, const std::map<std::string, int>& lines) {
   if (std::optional<Translated> front_end = translated(started, lines)) return std::move(front_end->arguments);
+  if (!other_trainer(started).empty()) return {};
   std::vector<Argument> arguments;
   const std::vector<std::string>& words = started.words;
   for (std::size_t i = program_end(started); i < words.size(); ++i) {
@@ -168,6 +170,7 @@ LaunchCommand command_of(const Started& started, std::vector<Argument> arguments
                        .num_gpus = ranks_of(started, program_end(started), gpus_per_node),
                        .model = {},
                        .model_option = {},
+                       .length_of_model = false,
                        .defaults = {},
                        .fields = nlohmann::json::object(),
                        .program = program_of(started),
@@ -179,6 +182,7 @@ LaunchCommand command_of(const Started& started, std::vector<Argument> arguments
     if (front_end->num_gpus) result.num_gpus = front_end->num_gpus;
     result.model = front_end->model;
     result.model_option = front_end->model_option;
+    result.length_of_model = front_end->length_of_model;
     result.defaults = front_end->defaults;
     result.fields = std::move(front_end->fields);
     result.notes = std::move(front_end->notes);

@@ -35,6 +35,7 @@ struct LaunchCommand {
   std::optional<std::int64_t> num_gpus;
   std::string model;                                 ///< Model that a front end names.
   std::string model_option;                          ///< Option of the front end that names the model.
+  bool length_of_model = false;                      ///< Without a sequence length it is the model's.
   std::string defaults;                              ///< The front end's own set of defaults.
   nlohmann::json fields = nlohmann::json::object();  ///< Fields of the run file that the front end gives.
   std::string program;                               ///< The script that Python runs; empty: not known.

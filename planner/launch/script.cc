@@ -16,6 +16,7 @@
 #include "planner/launch/launcher_variables.h"
 #include "planner/launch/quote.h"
 #include "planner/launch/script_paths.h"
+#include "planner/launch/start_words.h"
 #include "planner/launch/usage.h"
 
 namespace foldwise::planner {
@@ -83,6 +84,8 @@ class Evaluation {
       found.notes.push_back(fmt::format("its arguments are those of {}: \"{}\"; others go behind --", shown_->where,
                                         fmt::join(shown_->arguments, " ")));
     for (const std::string& p : placeholders_) found.notes.push_back(p + " is to be replaced: taken as it stands");
+    for (const std::string& name : emptied_)
+      found.notes.push_back(fmt::format("the script leaves {} empty: taken as given", name));
     for (const MadePath& path : request_.made)
       found.notes.push_back(path.path + (path.target.empty() ? " is not here, and is taken to be there"
                                                              : " is not here: taken is " + path.target));
@@ -143,7 +146,9 @@ class Evaluation {
     for (const Unset& unset : unset_in(result_.output)) changed |= take(unset);
     if (!changed && !starts_in(result_).empty()) return true;
     if (!changed) changed = mend_paths(missing, result_, request_);
-    if (!changed && result_.killed.empty()) changed = give_argument() || go_on() || fill_unset() || fill_tested();
+    if (!changed && result_.killed.empty())
+      changed = give_argument() || go_on() || fill_unset() || fill_emptied() || fill_tested(/*present=*/false) ||
+                fill_tested(/*present=*/true);
     return !changed || !may_run();
   }
 
@@ -191,12 +196,15 @@ class Evaluation {
   bool go_on() { return !std::exchange(request_.tolerant, true); }
 
   /// Fills variables that the script tests for emptiness with a default, so that bash does not report them as unset.
-  bool fill_tested() {
-    static const std::regex test(
-        R"(-[zn] +"?\$\{?([A-Za-z_][A-Za-z_0-9]*|[1-9])|\$\{([A-Za-z_][A-Za-z_0-9]*|[1-9]):?\?)");
+  /// `present`: those of -n, most of which the script can do without.
+  bool fill_tested(bool present) {
+    static const std::regex empty(
+        R"(-z +"?\$\{?([A-Za-z_][A-Za-z_0-9]*|[1-9])(?![A-Za-z_0-9+])|\$\{([A-Za-z_][A-Za-z_0-9]*|[1-9]):?\?)");
+    static const std::regex filled(R"(-n +"?\$\{?([A-Za-z_][A-Za-z_0-9]*|[1-9])(?![A-Za-z_0-9+]))");
     bool changed = false;
-    for (std::sregex_iterator it(question_.text.begin(), question_.text.end(), test), end; it != end; ++it) {
-      const std::string name = (*it)[1].matched ? (*it)[1].str() : (*it)[2].str();
+    for (std::sregex_iterator it(question_.text.begin(), question_.text.end(), present ? filled : empty), end;
+         it != end; ++it) {
+      const std::string name = present || (*it)[1].matched ? (*it)[1].str() : (*it)[2].str();
       const Unset unset{.name = std::isdigit(static_cast<unsigned char>(name.front())) != 0 ? "$" + name : name};
       if (unset.position() == 0 && (request_.environment.contains(name) || is_shells(name))) continue;
       if (unset.position() > 0 && request_.arguments.size() >= static_cast<std::size_t>(unset.position())) continue;
@@ -208,6 +216,28 @@ class Evaluation {
       }
       changed = true;
     }
+    return changed;
+  }
+
+  /// Fills variables that the script sets to nothing, for its reader to fill in, and tests: CONTAINER_IMAGE="".
+  bool fill_emptied() {
+    std::istringstream in(request_.text);
+    std::string text;
+    bool changed = false;
+    for (std::string line; std::getline(in, line); text += line + "\n") {
+      static const std::regex empty(R"(^(\s*(export\s+)?)([A-Za-z_]\w*)=(""|'')?\s*(#|$))");
+      std::smatch found;
+      const std::string begin = line.substr(0, 128);
+      if (!std::regex_search(begin, found, empty)) continue;
+      const std::string name = found[3];
+      if (question_.text.find(fmt::format("-z \"${}\"", name)) == std::string::npos &&
+          question_.text.find(fmt::format("-z \"${{{}}}\"", name)) == std::string::npos)
+        continue;
+      line = fmt::format("{}{}={}-to-be-given", found[1].str(), name, name);
+      emptied_.push_back(name);
+      changed = true;
+    }
+    if (changed) request_.text = text;
     return changed;
   }
 
@@ -320,6 +350,10 @@ class Evaluation {
       return diagnostics.error({other ? name : question_.file, std::atoi(found[2].str().c_str()), ""},
                                shown(fmt::format("bash reports: {}", found[3].str())));
     }
+    for (const Started& started : result_.starts)
+      if (const std::string other = other_trainer(started); !other.empty())
+        return diagnostics.error({question_.file, 0, ""},
+                                 fmt::format("expected a training with Megatron, found one with {}", other));
     std::string why = "nothing that starts training with Megatron's arguments";
     if (!result_.starts.empty()) {
       Words programs;
@@ -346,6 +380,7 @@ class Evaluation {
   const ArgumentsOf& arguments_of_;
   std::size_t call_;
   std::set<std::string> placeholders_;
+  std::vector<std::string> emptied_;  ///< Variables that the script sets to nothing and that were filled.
   SandboxRequest request_;
   SandboxResult result_;
   std::vector<Unset> unset_;

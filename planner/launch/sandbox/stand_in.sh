@@ -34,11 +34,31 @@ start() {  # start WORD...: a command inside of another one.
   exec /run/foldwise/stand_in "$@"
 }
 
-script_options() {  # script_options FILE: its "#SBATCH" words, as sbatch takes them.
-  local mark rest
+submit() {  # submit FILE OPTION...: sbatch with the file's "#SBATCH" words and then these, which win; Slurm's variables.
+  local mark rest word name= value pair
+  local -a words=()
   while read -r mark rest; do
-    [ "$mark" != '#SBATCH' ] || surround ${rest%%#*}
+    [ "$mark" != '#SBATCH' ] || words+=(${rest%%#*})
   done <"$1" 2>/dev/null
+  words+=("${@:2}")
+  surround sbatch "${words[@]}"
+  for word in "${words[@]}"; do
+    case $word in
+      -*=*) name=${word%%=*} value=${word#*=} ;;
+      -*) name=$word && continue ;;
+      *) value=$word ;;
+    esac
+    case $name in
+      --nodes | -N) export SLURM_NNODES=$value SLURM_JOB_NUM_NODES=$value ;;
+      --ntasks | -n) export SLURM_NTASKS=$value SLURM_NPROCS=$value ;;
+      --ntasks-per-node) export SLURM_NTASKS_PER_NODE=$value ;;
+      --gres | --gpus-per-node) export SLURM_GPUS_PER_NODE=${value##*:} SLURM_GPUS_ON_NODE=${value##*:} ;;
+      --export)
+        for pair in ${value//,/ }; do
+          [[ $pair != [A-Za-z_]*=* ]] || export "$pair"
+        done ;;
+    esac
+  done
 }
 
 inner() {  # inner WORD...: starts the command that stands behind the options; nothing if there is none.
@@ -57,8 +77,7 @@ inner() {  # inner WORD...: starts the command that stands behind the options; n
     if [[ $word =~ ^[A-Za-z_][A-Za-z_0-9]*= ]]; then export "$word" && continue; fi
     if [ -e "/run/foldwise/bin/$base" ] || [[ $base =~ ^(bash|sh|env|time|timeout|nice|stdbuf|eval)$ ]] ||
       { [[ $word == *.sh ]] && [ -f "$word" ]; }; then
-      surround "$name" "${@:1:i-1}"
-      [ "$name" != sbatch ] || script_options "$word"
+      if [ "$name" = sbatch ]; then submit "$word" "${@:1:i-1}"; else surround "$name" "${@:1:i-1}"; fi
       start "${@:i}"
     fi
     if [[ $word == *' '* && $i -eq $# ]]; then
@@ -66,14 +85,12 @@ inner() {  # inner WORD...: starts the command that stands behind the options; n
       exec bash -c "$word"
     fi
     if [ "$name" = sbatch ] && [ -f "$word" ]; then
-      surround "$name" "${@:1:i-1}"
-      script_options "$word"
+      submit "$word" "${@:1:i-1}"
       exec bash "${@:i}"
     fi
   done
   if [ "$name" = sbatch ] && cat >"/tmp/job.$$" && [ -s "/tmp/job.$$" ]; then  # The job's script comes from stdin.
-    surround "$name" "$@"
-    script_options "/tmp/job.$$"
+    submit "/tmp/job.$$" "$@"
     exec bash "/tmp/job.$$"
   fi
 }
