@@ -239,6 +239,21 @@ TEST_F(Scripts, FillWhatTheyLeaveEmpty) {
               testing::HasSubstr("expected a training with Megatron, found one with ms-swift"));
 }
 
+// Is a folder in a command that an assignment builds a folder, also where the first run ended before it?
+TEST_F(Scripts, BuildTheirCommands) {
+  const LaunchCommand command = read(R"(CMD="cd /opt/somewhere && "
+CMD="${CMD}python pretrain_gpt.py --num-layers 4"
+IMAGE="${IMAGE:-}"
+if [ -z "$IMAGE" ]; then
+  echo "IMAGE must be set"
+  exit 1
+fi
+srun --container-image=$IMAGE bash -c "$CMD"
+)");
+  ASSERT_EQ(command.arguments.size(), 1U);
+  EXPECT_EQ(command.arguments.front().flag, "--num-layers");
+}
+
 // Is each of several starts one run, and the same start on two nodes one?
 TEST_F(Scripts, CountStarts) {
   const std::string text = "for n in 0 1; do\n torchrun --node_rank $n x.py --num-layers 2 &\ndone\nwait\n" + kRun;

@@ -95,7 +95,7 @@ bool take_elsewhere(const fs::path& file, SandboxRequest& request) {
 
 /// Provides programs that the script names by a path that does not exist here.
 bool start_programs(const SandboxResult& result, SandboxRequest& request) {
-  static const std::regex program(R"(^\++ (?:[A-Za-z_]+=[^ ]* )*(/[^ '=]{1,4096})( |$))");
+  static const std::regex program(R"(^\++ (?:[A-Za-z_]+=(?:'[^']*'|[^ ']*) )*(/[^ '=]{1,4096})( |$))");
   std::istringstream in(result.trace);
   std::error_code ignored;
   bool changed = false;
