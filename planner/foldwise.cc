@@ -52,7 +52,9 @@ const planner::Field* settable(const std::string& key, const config::Location& w
     std::vector<std::string> known = {"mtp", "mtp_use_repeated_layer"};
     for (const planner::Field& f : planner::fields())
       if (f.value.set) known.push_back(f.key);
-    const std::string hint = config::nearest_hint(key, known, "that can");
+    const std::string hint = key.starts_with("overrides.")
+                                 ? fmt::format("; a key of the model's config.json is \"model_{}\"", key)
+                                 : config::nearest_hint(key, known, "that can");
     diagnostics.error(where, "cannot be set" + (hint.empty() ? "; `foldwise fields` lists what can" : hint));
     return nullptr;
   }

@@ -197,6 +197,8 @@ TEST_F(Cli, APlanIsExportedImportedAndAskedAnew) {
   EXPECT_EQ(run["precision"], "fp8-current");
   EXPECT_EQ(run["ep"], 4);
   EXPECT_EQ(foldwise(changed + "model_overrides.num_hidden_layers=2").code, 2);
+  EXPECT_THAT(foldwise("plan --set overrides.num_hidden_layers=2").err,
+              testing::HasSubstr("is \"model_overrides.num_hidden_layers\""));
 }
 
 // Is the question of --from asked of the release that --release names, else of the run's own, else of the newest that

@@ -646,6 +646,8 @@ TEST(ModelNames, OfReleasesMeanTheModelOfTheirGeometry) {
 
 TEST(Overrides, ReplaceKeysOfTheFile) {
   EXPECT_EQ(with_overrides("llama3-70b", {{"num_hidden_layers", 12}}).num_layers(), 12);
+  EXPECT_EQ(with_overrides("dbrx", {{"num_hidden_layers", 2}}).num_layers(), 2);  // n_layers in its file.
+  EXPECT_EQ(with_overrides("llama3-70b", {{"n_layers", 12}}).num_layers(), 12);
   const ModelSpec model = with_overrides("deepseek-v3", {{"num_hidden_layers", 4}, {"first_k_dense_replace", 1}});
   EXPECT_EQ(count(model, MlpKind::kDense), 1);
   EXPECT_EQ(count(model, MlpKind::kMoe), 3);

@@ -195,6 +195,15 @@ Family family_by_keys(const json& config) {
   return family;
 }
 
+std::vector<std::string> names_of_key(const std::string& key) {
+  for (const auto& [ours, others] : table().spellings) {
+    std::vector<std::string> names = {ours};
+    names.insert(names.end(), others.begin(), others.end());
+    if (std::ranges::find(names, key) != names.end()) return names;
+  }
+  return {key};
+}
+
 Respelled respelled(config::ObjectReader& in, const Family& family) {
   Respeller respeller(in);
   for (const auto& [object, prefix] : family.nested) respeller.take_out(object, prefix);

@@ -26,6 +26,8 @@ struct Family {
 [[nodiscard]] const std::map<std::string, std::string>& unmodelled_families();
 /// Whether a key states a part of a model (experts, a kind of attention) that a family without this key does not have.
 [[nodiscard]] bool states_a_part(const std::string& key);
+/// What files of other families call `key`, and it itself.
+[[nodiscard]] std::vector<std::string> names_of_key(const std::string& key);
 /// A family made from the keys of a file alone, for an unknown model_type. It gets the model_type of a known family
 /// with the same parts.
 [[nodiscard]] Family family_by_keys(const nlohmann::json& config);

@@ -265,7 +265,10 @@ ModelSpec load_document(const Document& document, const std::string& name, const
   const std::string place = root.is_object() ? language_model(root) : "";
   nlohmann::json& target = root.at(json::json_pointer(place));
   if (target.is_object())
-    for (const auto& [key, value] : overrides->items()) target[key] = value;
+    for (const auto& [key, value] : overrides->items()) {
+      for (const std::string& name : names_of_key(key)) target.erase(name);  // The file may have another, or several.
+      target[key] = value;
+    }
   ModelSpec spec = read_root(document, root, *overrides, name, diagnostics);
   Diagnostics placed;
   for (const config::Diagnostic& diagnostic : diagnostics.list()) {
