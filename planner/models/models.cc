@@ -266,7 +266,7 @@ ModelSpec load_document(const Document& document, const std::string& name, const
   nlohmann::json& target = root.at(json::json_pointer(place));
   if (target.is_object())
     for (const auto& [key, value] : overrides->items()) {
-      for (const std::string& name : names_of_key(key)) target.erase(name);  // The file may have another, or several.
+      for (const std::string& same : names_of_key(key)) target.erase(same);  // The file may have another, or several.
       target[key] = value;
     }
   ModelSpec spec = read_root(document, root, *overrides, name, diagnostics);
