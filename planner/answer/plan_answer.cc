@@ -75,34 +75,22 @@ PlanProblem problem_of(const PlanAsked& asked, const PlanRequest& request, confi
   return problem;
 }
 
-/// The run as `release` has it. Throws ConfigError with what it states and the release lacks.
-Run read_in(const Release& release, const Run& run) try {
-  nlohmann::json stated = run.json;
-  stated["release"] = release.name;
-  return parse_run(stated.dump(), run.file);
-} catch (const ConfigError& error) {
-  std::vector<config::Diagnostic> mistakes = error.diagnostics();
-  for (config::Diagnostic& mistake : mistakes)
-    if (mistake.where.file == run.file) mistake.where.line = run.line;  // Not those of the text above.
-  throw ConfigError(std::move(mistakes));
-}
-
 /// The run in the release that is asked for, else in its own, else in the newest numbered one that accepts it.
-Run in_release(const Run& run, const std::string& name) {
+Run asked_in(const Run& run, const std::string& name) {
   if (!name.empty()) {
     if (const std::string wrong = mistake_in_release(name); !wrong.empty())
       throw ConfigError({{{config::kArguments, 0, "release"}, wrong}});
-    return read_in(*find_release(name), run);
+    return in_release(run, *find_release(name));
   }
   if (run.release != nullptr) return run;
   for (auto release = releases().rbegin(); release != releases().rend(); ++release) try {
       if (!release->numbered()) continue;
-      Run read = read_in(*release, run);
+      Run read = in_release(run, *release);
       if (violations(read).empty()) return read;
     } catch (const ConfigError&) {
       continue;
     }
-  return read_in(newest_release(), run);
+  return in_release(run, newest_release());
 }
 
 /// The question that a run answers, with the effort of these arguments.
@@ -159,7 +147,7 @@ PlanAnswer plan_answer(const PlanAsked& asked, config::Diagnostics diagnostics, 
   std::optional<ComparedRun> today;  // Predicted before the search, so that a mistake in it is reported at once.
   if (asked.from) {
     diagnostics.throw_if_any();
-    today = ComparedRun{in_release(*asked.from, asked.release), {}};
+    today = ComparedRun{asked_in(*asked.from, asked.release), {}};
     today->prediction = foldwise::predict(today->run);
   }
   const PlanProblem problem =

@@ -268,7 +268,7 @@ std::string export_run(const RunText& text, const std::string& to, const std::st
   for (const auto& [name, value] : planner::launch_targets())
     if (name == to) target = value;
   Run run = text.run();
-  if (!release.empty()) run.release = planner::find_release(release);
+  if (!release.empty()) run = planner::in_release(run, *planner::find_release(release));
   return text_of(planner::launch_json(planner::launch_of(run, target), target));
 }
 

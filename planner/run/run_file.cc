@@ -399,6 +399,22 @@ Run load_run(const std::string& path, const Release* release) {
   return run;
 }
 
+Run in_release(const Run& run, const Release& release) {
+  const Document document = Document::parse(run.json.dump(), run.file);
+  Diagnostics found, diagnostics;
+  ObjectReader reader(document, found);
+  Catalog catalog;
+  Run result = RunReader(reader, found, catalog, &release).read();
+  for (const config::Diagnostic& mistake : found.list()) {  // Lines are not those of the text above.
+    const bool here = mistake.where.file == run.file;
+    diagnostics.error(here ? config::Location{run.file, run.line, mistake.where.field} : mistake.where,
+                      mistake.message);
+  }
+  diagnostics.throw_if_any();
+  result.line = run.line;
+  return result;
+}
+
 Run parse_run(std::string_view text, const std::string& name) {
   const Document document = Document::parse(text, name);
   Diagnostics diagnostics;
