@@ -252,6 +252,8 @@ PlanProblem plan_problem(const PlanRequest& request) {
   std::vector<nlohmann::json> precisions;
   if (hardware) {
     const auto set = named.values.find("precision");
+    if (set != named.values.end() && (request.all_precisions || !request.precisions.empty()))
+      diagnostics.error(option("precision"), "contradicts --precision: give one of them");
     precisions = set == named.values.end() ? precisions_of(request, *hardware) : set->second;
     check_precisions(request.system, *hardware, precisions, diagnostics);
   }

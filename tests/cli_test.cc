@@ -201,6 +201,32 @@ TEST_F(Cli, APlanIsExportedImportedAndAskedAnew) {
               testing::HasSubstr("is \"model_overrides.num_hidden_layers\""));
 }
 
+// Is what contradicts itself or is needed by nothing refused, instead of the one or the other taken?
+TEST_F(Cli, OptionsThatWouldNotCountAreRefused) {
+  json run = json::parse(R"({"model": "mini-mixtral-8l", "system": "h200", "num_gpus": 8, "seq_len": 4096,
+    "global_batch": 64, "micro_batch": 1, "precision": "bf16", "dispatcher": "alltoall", "ep": 8})");
+  const std::string file = write("run.json", run);
+  run["offload"] = {{"modules", {"moe_act"}}};
+  const std::string modules = write("modules.json", run);
+  run["offload"] = {{"num_layers", 2}};
+  const std::string layers = write("layers.json", run);
+  for (const std::string& command :
+       {"plan --precision bf16 --pin precision=fp8-current", "plan --precision all --set precision=bf16",
+        "plan --from " + file + " --headroom 200", "plan --from " + file + " --headroom -50", "predict " + modules,
+        "predict " + layers}) {
+    const Outcome refused = foldwise(command);
+    EXPECT_EQ(refused.code, 2) << command;
+    EXPECT_NE(refused.err, "") << command;
+  }
+  // The allocator's settings are no option of the search, and of the run all the same.
+  run.erase("offload");
+  run["software"]["pytorch_cuda_alloc_conf"] = "expandable_segments:False";
+  const json again = json::parse(foldwise("predict --format json " + write("conf.json", run)).out)["run"];
+  EXPECT_EQ(again["software"]["pytorch_cuda_alloc_conf"], "expandable_segments:False");
+  // Without a release it is exported for the newest.
+  EXPECT_THAT(foldwise("export " + file).out, testing::HasSubstr("Megatron-Core " + planner::newest_release().text()));
+}
+
 // Is the question of --from asked of the release that --release names, else of the run's own, else of the newest that
 // accepts the run? Is what it does not read refused?
 TEST_F(Cli, FromAsksOfARelease) {

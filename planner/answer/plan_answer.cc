@@ -95,6 +95,9 @@ Run asked_in(const Run& run, const std::string& name) {
 
 /// The question that a run answers, with the effort of these arguments.
 PlanProblem problem_from(const Run& run, const PlanAsked& asked, const PlanRequest& request) {
+  config::Diagnostics diagnostics;
+  check_range("headroom", asked.headroom_pct, 0.0, 99.0, diagnostics);
+  diagnostics.throw_if_any();
   PlanProblem problem = foldwise::question_of(run, request.set);
   problem.headroom = asked.headroom_pct / 100.0;
   problem.folding = !asked.no_folding;

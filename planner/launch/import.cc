@@ -319,7 +319,12 @@ Imported import_launch(const std::string& bytes, const std::string& file, const 
   for (const auto& [key, why] : stated.inferred) result.json["inferred"][key] = why;
   if (source.kind == Source::Kind::kLog) {
     LogIterations iterations = read_iterations(text);
-    if (!iterations.measured.is_null()) result.json["measured"] = iterations.measured;
+    const std::string logged = system_in(text);
+    const bool as_run = (!source.num_gpus || *source.num_gpus == *num_gpus) && (logged.empty() || logged == system);
+    if (!as_run)
+      source.notes.push_back("what the log measured is of other GPUs than those that are given: left out");
+    else if (!iterations.measured.is_null())
+      result.json["measured"] = iterations.measured;
     result.left_out = std::move(iterations.left_out);
     result.steady = iterations.steady;
   }

@@ -129,12 +129,16 @@ json distance_json(const ComparedRun& first, const ComparedRun& other, const Dis
           {"nearest", nearest != nullptr ? json(nearest->field) : json(nullptr)}};
 }
 
+/// Of the slower one of the two, as the error is.
+std::string verdict(const Distance& d, const std::string& name) {
+  const bool faster = d.slower_pct < 0.0;
+  return fmt::format("{} is {:.2f} % slower than {}: {} {:.3g} % within which the model cannot tell such runs apart",
+                     faster ? "A" : name, faster ? 100.0 * (1.0 / (1.0 + d.slower_pct / 100.0) - 1.0) : d.slower_pct,
+                     faster ? name : "A", d.exceeds_error ? "more than the" : "inside of the", d.error_pct);
+}
+
 std::string distance_text(const Screen& screen, const Distance& d, const std::string& name) {
-  return wrapped(fmt::format("{} is {:.2f} % {} than A: {} {:.3g} % within which the model cannot tell such runs apart",
-                             name, std::abs(d.slower_pct), d.slower_pct < 0.0 ? "faster" : "slower",
-                             d.exceeds_error ? "more than the" : "inside of the", d.error_pct),
-                 screen.width, 2) +
-         '\n';
+  return wrapped(verdict(d, name), screen.width, 2) + '\n';
 }
 
 std::string alone_table(const Screen& screen, const ComparedRun& first, const ComparedRun& other, const Distance& d,
@@ -351,9 +355,7 @@ std::string verdict(const Screen& screen, const std::vector<ComparedRun>& runs, 
   if (d.slower_pct == 0.0 && differences({runs.front(), runs[other]}).empty())
     text += fmt::format("{} is the same run as A.", label(other));
   else
-    text += fmt::format("{} is {:.2f} % {} than A: {} {:.3g} % within which the model cannot tell such runs apart.",
-                        label(other), std::abs(d.slower_pct), d.slower_pct < 0.0 ? "faster" : "slower",
-                        d.exceeds_error ? "more than the" : "inside of the", d.error_pct);
+    text += verdict(d, label(other)) + '.';
   for (std::size_t i = 0; i < runs.size(); ++i)
     if (!runs[i].prediction.fits) text += fmt::format(" {} DOES NOT FIT.", label(i));
   return screen.in(fmt::emphasis::bold, wrapped(text, screen.width, 1)) + '\n';

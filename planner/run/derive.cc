@@ -180,6 +180,15 @@ void check_offload(Reading& r) {
   if (!by_layer && layers > 0) r.refuse("offload.num_layers", fmt::format("{} needs type = layer-cpu-offload", layers));
   if (!by_layer && r.states("offload.type") && !r.misread.contains("offload.type") && o.layer.offload_modules.empty())
     r.refuse("offload.modules", "expected the modules that type = fine-grained-activation offloads");
+  if (const nlohmann::json stated = r.run.json.value("offload", nlohmann::json());
+      stated.is_object() && !stated.contains("type")) {
+    if (const nlohmann::json modules = stated.value("modules", nlohmann::json());
+        modules.is_array() && !modules.empty())
+      r.refuse("offload.modules", "needs type = fine-grained-activation");
+    if (const nlohmann::json number = stated.value("num_layers", nlohmann::json());
+        layers == 0 && number.is_number() && number > 0)
+      r.refuse("offload.num_layers", fmt::format("{} needs type = layer-cpu-offload", number.dump()));
+  }
   if (r.offload_weights.value_or(false)) r.refuse("offload.weights", "offloading of weights is not modelled");
 }
 
