@@ -211,9 +211,9 @@ TEST_F(Cli, OptionsThatWouldNotCountAreRefused) {
   run["offload"] = {{"num_layers", 2}};
   const std::string layers = write("layers.json", run);
   for (const std::string& command :
-       {"plan --precision bf16 --pin precision=fp8-current", "plan --precision all --set precision=bf16",
-        "plan --from " + file + " --headroom 200", "plan --from " + file + " --headroom -50", "predict " + modules,
-        "predict " + layers}) {
+       std::vector<std::string>{"plan --precision bf16 --pin precision=fp8-current",
+                                "plan --precision all --set precision=bf16", "plan --from " + file + " --headroom 200",
+                                "plan --from " + file + " --headroom -50", "predict " + modules, "predict " + layers}) {
     const Outcome refused = foldwise(command);
     EXPECT_EQ(refused.code, 2) << command;
     EXPECT_NE(refused.err, "") << command;

@@ -477,8 +477,7 @@ json write_run(const Run& run) {
   if (const auto model = run.json.find("model"); model != run.json.end() && model->is_object())
     result["model"] = *model;
   constexpr const char* kAllocator = "/software/pytorch_cuda_alloc_conf";  // No member of TrainingOptions.
-  if (const json conf = run.json.value(json::json_pointer(kAllocator), json()); !conf.is_null())
-    result[json::json_pointer(kAllocator)] = conf;
+  if (const json::json_pointer conf(kAllocator); run.json.contains(conf)) result[conf] = run.json.at(conf);
   for (const char* key : {"model_overrides", "system_overrides"})
     if (const auto overrides = run.json.find(key);
         overrides != run.json.end() && overrides->is_object() && !overrides->empty())
