@@ -180,15 +180,16 @@ void check_offload(Reading& r) {
   if (!by_layer && layers > 0) r.refuse("offload.num_layers", fmt::format("{} needs type = layer-cpu-offload", layers));
   if (!by_layer && r.states("offload.type") && !r.misread.contains("offload.type") && o.layer.offload_modules.empty())
     r.refuse("offload.modules", "expected the modules that type = fine-grained-activation offloads");
-  if (const nlohmann::json stated = r.run.json.value("offload", nlohmann::json());
-      stated.is_object() && !stated.contains("type")) {
-    if (const nlohmann::json modules = stated.value("modules", nlohmann::json());
-        modules.is_array() && !modules.empty())
-      r.refuse("offload.modules", "needs type = fine-grained-activation");
-    if (const nlohmann::json number = stated.value("num_layers", nlohmann::json());
-        layers == 0 && number.is_number() && number > 0)
-      r.refuse("offload.num_layers", fmt::format("{} needs type = layer-cpu-offload", number.dump()));
-  }
+  const auto stated_without_type = [&](const char* key) {  // Null: nothing that was read well.
+    const nlohmann::json stated = r.run.json.value("offload", nlohmann::json());
+    const bool read = stated.is_object() && !stated.contains("type") && stated.contains(key) &&
+                      !r.misread.contains(fmt::format("offload.{}", key));
+    return read ? stated.at(key) : nlohmann::json();
+  };
+  if (const nlohmann::json modules = stated_without_type("modules"); modules.is_array() && !modules.empty())
+    r.refuse("offload.modules", "needs type = fine-grained-activation");
+  if (const nlohmann::json number = stated_without_type("num_layers"); layers == 0 && number.is_number() && number > 0)
+    r.refuse("offload.num_layers", fmt::format("{} needs type = layer-cpu-offload", number.dump()));
   if (r.offload_weights.value_or(false)) r.refuse("offload.weights", "offloading of weights is not modelled");
 }
 

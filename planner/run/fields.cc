@@ -1263,6 +1263,7 @@ std::vector<Field> make_fields() {
                         .source = "core_v0.18.2 megatron/core/transformer/moe/shared_experts.py:185"}},
        .doc = "Overlapped shared experts of each layer have a CUDA stream, with its own memory, instead of one for all",
        .matters = FW_MATTERS(m.moe.shared_ffn_hidden_size > 0 && o.layer.overlaps.shared_expert),
+       .differs = FW_WHEN(o.layer.overlaps.shared_expert),
        .decided_by = {"overlaps.shared_expert"}},
       {.key = "software.pytorch_cuda_alloc_conf",
        .value = text_like(R"([A-Za-z0-9_.:,\[\]> -]*)", "option:value,... as PyTorch's allocator reads it"),
