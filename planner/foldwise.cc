@@ -339,8 +339,8 @@ PlanProblem question_of(const Run& run, const std::map<std::string, std::vector<
     if (!f.is_option() || (f.tried != nullptr && !of_software) || f.key == "dp" || f.key == "pipeline_layout") continue;
     if (f.key == "seq_len" || f.key == "global_batch" || f.key == "schedule")
       problem.stated[f.key] = f.value.get(o);
-    else if (f.applies_to(o) && std::ranges::all_of(precisions, [&](const TrainingOptions& p) {
-               return f.applies_to(p) && (f.matters == nullptr || f.matters(run.model, p));
+    else if (f.acts_in(o) && std::ranges::all_of(precisions, [&](const TrainingOptions& p) {
+               return f.acts_in(p) && (f.matters == nullptr || f.matters(run.model, p));
              }))
       problem.space.set(f.key, {f.value.get(o)});
   }

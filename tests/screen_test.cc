@@ -148,7 +148,7 @@ TEST_F(Answers, OtherAnswersAreShortToo) {
     expect_within(run, width, 20);
     expect_in_order(run, {"mixtral-8x7b", "Step", "Layout", "Memory", "Time", "Largest", "Change"});
     expect_within(runs, width, 15);
-    expect_in_order(runs, {"B is ", "   step s", "A ", "B ", "Differs", "B gains"});
+    expect_in_order(runs, {"A is ", "   step s", "A ", "B ", "Differs", "B gains"});
   }
 }
 
