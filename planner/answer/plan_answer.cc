@@ -4,6 +4,7 @@
 
 #include <cstddef>
 #include <optional>
+#include <ranges>
 #include <string>
 #include <utility>
 #include <vector>
@@ -83,9 +84,9 @@ Run asked_in(const Run& run, const std::string& name) {
     return in_release(run, *find_release(name));
   }
   if (run.release != nullptr) return run;
-  for (auto release = releases().rbegin(); release != releases().rend(); ++release) try {
-      if (!release->numbered()) continue;
-      Run read = in_release(run, *release);
+  for (const Release& release : releases() | std::views::reverse) try {
+      if (!release.numbered()) continue;
+      Run read = in_release(run, release);
       if (violations(read).empty()) return read;
     } catch (const ConfigError&) {
       continue;
@@ -216,7 +217,8 @@ const Explanations& plan_explanations() {
 }
 
 std::string plan_answer_text(const PlanAnswer& answer, PlanScreen how, const std::vector<std::string>& explain) {
-  const auto& [problem, result, limit, tried] = answer.answered;
+  const PlanProblem& problem = answer.answered.problem;
+  const PlanResult& result = answer.answered.result;
   const Screen& screen = how.screen;
   how.about = objective_text(answer.answered, answer.objective);
   how.too_slow = fastest_too_slow(answer.answered) != nullptr;

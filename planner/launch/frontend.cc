@@ -220,7 +220,8 @@ class Translation {
       if (std::ranges::any_of(together, [&](const json& dest) { return values_.contains(dest.get<std::string>()); }))
         for (const std::string dest : together)
           // A layout fits its stages alone; their numbers stand without it.
-          if (together.front() != "pipeline_model_parallel_layout" || dest == together.front()) left_out.insert(dest);
+          if (together.front() != "pipeline_model_parallel_layout" || together.front().get<std::string>() == dest)
+            left_out.insert(dest);
     for (const auto& [dest, value] : recipe.at("set").items()) {
       if (values_.contains(dest) || left_out.contains(dest)) continue;
       set(dest, value.is_array() ? value.get<Words>() : Words{word_of(value)}, 0);
