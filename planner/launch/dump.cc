@@ -274,7 +274,7 @@ std::optional<Settings> read_bridge_yaml(const std::string& text, const std::str
 std::optional<CommandLine> read_bridge_overrides(const std::string& text, const std::string& file, std::string model,
                                                  Diagnostics& diagnostics) {
   const YAML::Node root = YAML::Load(text), sizes = root.IsMap() ? root["model"] : YAML::Node();
-  if (!sizes.IsMap() || (sizes["num_layers"] && sizes["hidden_size"])) return std::nullopt;
+  if (!sizes || !sizes.IsMap() || (sizes["num_layers"] && sizes["hidden_size"])) return std::nullopt;
   if (model.empty())
     diagnostics.error({file, sizes.Mark().line, "model"},
                       "expected num_layers and hidden_size, found overrides of a recipe: give --model NAME");
