@@ -347,18 +347,24 @@ TEST(StaticBytes, OfMomentsThatAdamReadsHaveNoCopies) {
   EXPECT_EQ(extra(), 12.0 * 4e6 + 2.0 * 1e5);
 }
 
+/// The run's options in the release, if the run says nothing of the field `key`.
+costmodel::TrainingOptions silent_in(const Release& release, const planner::Run& run, const std::string& key) {
+  costmodel::TrainingOptions options = run.options;
+  std::set<std::string, std::less<>> stated;
+  for (const Field& f : fields())
+    if (f.key != key) stated.insert(f.key);
+  fill_silent(load_defaults(run.defaults), run.model, run.hardware, stated, options, &release);
+  return options;
+}
+
 // Does a run take what its release's Transformer Engine does, and one without a release the copies of 2.12?
 TEST(StaticBytes, OfARunAreThoseOfItsRelease) {
   const planner::Run run = bf16_states("plans2026_11-glm-p1");
   EXPECT_FALSE(run.options.step.optimizer.reads_bf16_moments);
-  for (const Release& release : releases()) {
-    costmodel::TrainingOptions options = run.options;
-    std::set<std::string, std::less<>> stated;
-    for (const Field& f : fields())
-      if (f.key != "software.adam_reads_bf16") stated.insert(f.key);
-    fill_silent(load_defaults(run.defaults), run.model, run.hardware, stated, options, &release);
-    EXPECT_EQ(options.step.optimizer.reads_bf16_moments, release.name != "0.16.1") << release.name;
-  }
+  for (const Release& release : releases())
+    EXPECT_EQ(silent_in(release, run, "software.adam_reads_bf16").step.optimizer.reads_bf16_moments,
+              release.name != "0.16.1")
+        << release.name;
 }
 
 // Do overlapped shared experts of a layer have memory that no other layer can use in the releases that give each a
@@ -366,14 +372,10 @@ TEST(StaticBytes, OfARunAreThoseOfItsRelease) {
 TEST(ReservedMemory, OfSharedExpertsIsOfTheirLayersStreams) {
   const RunList list = load_runs(std::string(FW_ACCURACY_DIR) + "/hosts/h200_started.json");
   const planner::Run run = *std::ranges::find(list.runs, "h200x1-started-w1", &planner::Run::id);
-  for (const Release& release : releases()) {
-    costmodel::TrainingOptions options = run.options;
-    std::set<std::string, std::less<>> stated;
-    for (const Field& f : fields())
-      if (f.key != "software.shared_expert_streams") stated.insert(f.key);
-    fill_silent(load_defaults(run.defaults), run.model, run.hardware, stated, options, &release);
-    EXPECT_EQ(options.step.shared_expert_streams, in_releases("", "0.17.1").has(release)) << release.name;
-  }
+  for (const Release& release : releases())
+    EXPECT_EQ(silent_in(release, run, "software.shared_expert_streams").step.shared_expert_streams,
+              in_releases("", "0.17.1").has(release))
+        << release.name;
   const auto reserved = [&](bool overlap, bool streams) {
     costmodel::TrainingOptions options = run.options;
     options.layer.overlaps.shared_expert = overlap;

@@ -64,7 +64,7 @@ def row_of(record, plans, release, gpu):
 
 def trained(row):
     losses, norms = row['loss'], row['grad_norm']
-    return 'wrong' not in row and len(losses) > 1 and all(map(math.isfinite, losses + norms)) and losses[-1] < losses[0]
+    return 'wrong' not in row and bool(row['step_times_s']) and len(losses) > 1 and all(map(math.isfinite, losses + norms)) and losses[-1] < losses[0]
 
 
 def sets():
@@ -80,8 +80,7 @@ def spread_pct(row):
 
 def measured_step(row):
     """Seconds of a run that counts; None for another. `wrong` says by hand why one does not that looks as if it did."""
-    counts = row['step_times_s'] and trained(row) and spread_pct(row) < 25
-    return statistics.median(row['step_times_s']) if counts else None
+    return statistics.median(row['step_times_s']) if trained(row) and spread_pct(row) < 25 else None
 
 
 def ran(row):
@@ -110,7 +109,7 @@ def run_rows():
     """Run files of the starts on H200 that trained."""
     for path, rows in sets():
         for row in rows:
-            if not row['step_times_s'] or not trained(row):
+            if not trained(row):
                 continue
             step = measured_step(row)
             again = '-again' if 'again' in path.stem else ''
@@ -142,7 +141,7 @@ def text_of(run):
 def result_of(row):
     if 'wrong' in row:
         return f"starts: {row['wrong']}"
-    if not row['step_times_s'] or not trained(row):
+    if not trained(row):
         return 'stopped: ' + re.sub(r'^\[rank\d+\]: ', '', row['error'] or row['status'])[:90]
     if measured_step(row) is None:
         return f'trains; steps {spread_pct(row):.0f} % apart, not counted'

@@ -60,11 +60,11 @@ struct Unreadable {
 /// Reads a file with one run object. A `release` replaces the one that the file names. Throws config::ConfigError.
 [[nodiscard]] Run load_run(const std::string& path, const Release* release = nullptr);
 
-/// The same run as another release has it. Throws config::ConfigError with what it states and the release lacks.
-[[nodiscard]] Run in_release(const Run& run, const Release& release);
-
 /// The same from text. Messages use `name` as the file.
 [[nodiscard]] Run parse_run(std::string_view text, const std::string& name = "run");
+
+/// The run as another release has it. Throws config::ConfigError with what it states and the release lacks.
+[[nodiscard]] Run in_release(const Run& run, const Release& release);
 
 struct RunList {
   std::vector<Run> runs;
