@@ -359,10 +359,6 @@ ConfigError no_candidate_is_valid(const PlanProblem& problem) {
 
 namespace {
 
-/// Layouts that the first plan is chosen among, however many are listed. Longer lists are searched for in sizes of ten
-/// times as many, so that each is the start of every longer one.
-constexpr std::int64_t kChosenAmong = 10;
-
 /// Adds plans of other layouts until there are `top`, behind the last one, and cuts a longer list.
 void list(const PlanProblem& problem, std::int64_t top, planner::WholeWork& work, planner::SharedCosts& costs,
           PlanResult& result) {

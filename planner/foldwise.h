@@ -99,6 +99,10 @@ struct PlanRequest {
 /// Leaves only candidates of which as much was measured, or of the next level if none of them is legal.
 void ask_evidence(planner::Evidence evidence, PlanProblem& problem);
 
+/// Layouts that the first plan is chosen among, however many are listed. Longer lists are searched for in sizes of ten
+/// times as many, so that each is the start of every longer one.
+inline constexpr std::int64_t kChosenAmong = 10;
+
 /// Fastest layouts that fit, best first, and what the first one's choices earn; none: nothing fits, and why. Where
 /// nothing fits of which as much was measured as the problem asks for, the next level is searched
 /// (PlanResult::evidence).

@@ -17,8 +17,10 @@ def shown(lines: list[str]) -> str:
         ours, theirs = pty.openpty()
         command = f"""set -euo pipefail; eval "$(sed -n '/^progress() {{/,/^}}/p' "$0")"; progress "$1" """
         done = subprocess.run(["bash", "-c", command, SCRIPT, log], input="".join(line + "\n" for line in lines), text=True, stderr=theirs, check=False)
-        os.write(theirs, b"\nend")  # So that a read finds something.
-        text = os.read(ours, 65536).decode()
+        os.write(theirs, b"\nend")
+        text = ""
+        while not text.endswith("end"):  # A terminal gives what it has, which may be less than all that was written.
+            text += os.read(ours, 65536).decode()
         os.close(ours)
         os.close(theirs)
         assert done.returncode == 0, (lines, text)

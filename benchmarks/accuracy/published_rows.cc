@@ -47,7 +47,7 @@ int main(int argc, char** argv) try {
   tbb::parallel_for(std::size_t{0}, compared.size(), [&](std::size_t i) {
     Compared& c = compared[i];
     foldwise::PlanProblem problem = foldwise::question_of(c.row->run);
-    problem.top = 10;  // As plan does: kChosenAmong in planner/foldwise.cc.
+    problem.top = foldwise::kChosenAmong;  // As foldwise::plan().
     problem.effort = std::llround(effort * 1e6);
     c.result = foldwise::planner::plan(problem);
     c.ratio = c.result.plans.empty()

@@ -61,9 +61,8 @@ std::vector<EnvironmentVariable> environment_of(const Run& run) {
          fmt::format("{}", std::max<std::int64_t>(
                                1, std::min(o.layer.ep, run.hardware.network.ranks_per_domain / o.layer.etp))),
          "expert-parallel ranks that share NVLink"});
-  const json stated = run.json.value("/software/pytorch_cuda_alloc_conf"_json_pointer, json());
-  if (stated.is_string())
-    list.push_back({"PYTORCH_CUDA_ALLOC_CONF", stated.get<std::string>(), "the run file says so"});
+  if (const auto stated = alloc_conf_of(run))
+    list.push_back({"PYTORCH_CUDA_ALLOC_CONF", *stated, "the run file says so"});
   else
     list.push_back({"PYTORCH_CUDA_ALLOC_CONF",
                     o.layer.cuda_graph.impl == GraphImpl::kFullIteration

@@ -79,6 +79,15 @@ bool is_told(const std::string& dest) {
          std::ranges::any_of(flags_of(dest), [](const ArgumentSpec* spec) { return is_not_modelled(spec->flag); });
 }
 
+/// Whether a recipe has the name `wanted`, in which a star stands for digits.
+bool is_named(const std::string& recipe, const std::string& wanted) {
+  const std::size_t star = wanted.find('*');
+  if (star == std::string::npos) return recipe == wanted;
+  const std::string begin = wanted.substr(0, star), end = wanted.substr(star + 1);
+  return recipe.starts_with(begin) && recipe.ends_with(end) &&
+         recipe.find_first_not_of("0123456789", star) == recipe.size() - end.size();
+}
+
 constexpr std::size_t kLongestName = 256;  // Of a model or recipe; std::regex uses stack in proportion.
 
 class Translation {
@@ -195,23 +204,23 @@ class Translation {
     return text;
   }
 
+  /// The row of the recipe that the options name; the end of the rows if there is none.
+  [[nodiscard]] json::const_iterator named_recipe(const json& rows, const json& recipes) const {
+    for (const std::string name : recipes.at("names")) {
+      const std::string wanted = filled(name, recipes.at("words"));
+      if (wanted.empty()) continue;
+      for (auto row = rows.begin(); row != rows.end(); ++row)
+        if (is_named(row.key(), wanted)) return row;
+    }
+    return rows.end();
+  }
+
   /// Sets what the named recipe sets and the arguments do not. Returns a note; empty if there is no such recipe.
   std::string take_recipe() {
     if (!row_.contains("recipes")) return "";
     static const json rows = json::parse(launch_file("bridge_recipes")).at("rows");
     const json& recipes = row_.at("recipes");
-    auto found = rows.end();
-    for (const std::string name : recipes.at("names")) {
-      const std::string wanted = filled(name, recipes.at("words"));
-      const std::size_t star = std::min(wanted.find('*'), wanted.size());
-      const std::string begin = wanted.substr(0, star), end = wanted.substr(std::min(star + 1, wanted.size()));
-      for (auto it = rows.begin(); it != rows.end() && found == rows.end(); ++it)
-        if (!wanted.empty() && (star == wanted.size() ? it.key() == wanted
-                                                      : it.key().starts_with(begin) && it.key().ends_with(end) &&
-                                                            it.key().find_first_not_of("0123456789", star) ==
-                                                                it.key().size() - end.size()))
-          found = it;
-    }
+    const auto found = named_recipe(rows, recipes);
     if (found == rows.end()) return "";
     const std::string name = found->value("as", found.key());
     const json& recipe = rows.at(name);

@@ -195,10 +195,20 @@ Family family_by_keys(const json& config) {
   return family;
 }
 
+namespace {
+
+/// Our name of a key, and the others.
+std::vector<std::string> all_names(const Spellings::value_type& spelling) {
+  std::vector<std::string> names = {spelling.first};
+  names.insert(names.end(), spelling.second.begin(), spelling.second.end());
+  return names;
+}
+
+}  // namespace
+
 std::vector<std::string> names_of_key(const std::string& key) {
-  for (const auto& [ours, others] : table().spellings) {
-    std::vector<std::string> names = {ours};
-    names.insert(names.end(), others.begin(), others.end());
+  for (const auto& spelling : table().spellings) {
+    std::vector<std::string> names = all_names(spelling);
     if (std::ranges::find(names, key) != names.end()) return names;
   }
   return {key};
@@ -209,12 +219,8 @@ Respelled respelled(config::ObjectReader& in, const Family& family) {
   for (const auto& [object, prefix] : family.nested) respeller.take_out(object, prefix);
   for (const std::string& key : family.ignored) respeller.drop(key);
   for (const auto& [key, names] : family.spelled) respeller.rename(key, names);
-  for (const auto& [key, names] : table().spellings) {
-    if (family.spelled.contains(key)) continue;
-    std::vector<std::string> all = {key};
-    all.insert(all.end(), names.begin(), names.end());
-    respeller.rename(key, all);
-  }
+  for (const auto& spelling : table().spellings)
+    if (!family.spelled.contains(spelling.first)) respeller.rename(spelling.first, all_names(spelling));
   Respelled result = respeller.take();
   for (const auto& item : family.set.items())
     if (!result.config.contains(item.key())) result.config[item.key()] = item.value();

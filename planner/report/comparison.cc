@@ -129,8 +129,8 @@ json distance_json(const ComparedRun& first, const ComparedRun& other, const Dis
           {"nearest", nearest != nullptr ? json(nearest->field) : json(nullptr)}};
 }
 
-/// Of the slower one of the two, as the error is.
-std::string verdict(const Distance& d, const std::string& name) {
+/// How much slower the slower one of the two is: the error is in percent of the faster one, too.
+std::string distance_words(const Distance& d, const std::string& name) {
   const bool faster = d.slower_pct < 0.0;
   return fmt::format("{} is {:.2f} % slower than {}: {} {:.3g} % within which the model cannot tell such runs apart",
                      faster ? "A" : name, faster ? 100.0 * (1.0 / (1.0 + d.slower_pct / 100.0) - 1.0) : d.slower_pct,
@@ -138,7 +138,7 @@ std::string verdict(const Distance& d, const std::string& name) {
 }
 
 std::string distance_text(const Screen& screen, const Distance& d, const std::string& name) {
-  return wrapped(verdict(d, name), screen.width, 2) + '\n';
+  return wrapped(distance_words(d, name), screen.width, 2) + '\n';
 }
 
 std::string alone_table(const Screen& screen, const ComparedRun& first, const ComparedRun& other, const Distance& d,
@@ -355,7 +355,7 @@ std::string verdict(const Screen& screen, const std::vector<ComparedRun>& runs, 
   if (d.slower_pct == 0.0 && differences({runs.front(), runs[other]}).empty())
     text += fmt::format("{} is the same run as A.", label(other));
   else
-    text += verdict(d, label(other)) + '.';
+    text += distance_words(d, label(other)) + '.';
   for (std::size_t i = 0; i < runs.size(); ++i)
     if (!runs[i].prediction.fits) text += fmt::format(" {} DOES NOT FIT.", label(i));
   return screen.in(fmt::emphasis::bold, wrapped(text, screen.width, 1)) + '\n';

@@ -147,9 +147,7 @@ std::string spread_text(const std::string& what, const std::vector<double>& erro
 
 // With the allocator settings that the run states.
 Bytes reserved_of(const Run& run, const costmodel::StageMemory& memory) {
-  const nlohmann::json stated = run.json.value("/software/pytorch_cuda_alloc_conf"_json_pointer, nlohmann::json());
-  const bool expands =
-      stated.is_string() && stated.get<std::string>().find("expandable_segments:True") != std::string::npos;
+  const bool expands = alloc_conf_of(run).value_or("").find("expandable_segments:True") != std::string::npos;
   return expands ? memory.reserved.expandable : memory.reserved.segments;
 }
 

@@ -377,6 +377,12 @@ Run read_run(ObjectReader& reader, Diagnostics& diagnostics) {
 
 std::string run_name(const Run& run) { return run.id.empty() ? fmt::format("{}:{}", run.file, run.line) : run.id; }
 
+std::optional<std::string> alloc_conf_of(const Run& run) {
+  const json stated =
+      run.json.is_object() ? run.json.value("/software/pytorch_cuda_alloc_conf"_json_pointer, json()) : json();
+  return stated.is_string() ? std::optional(stated.get<std::string>()) : std::nullopt;
+}
+
 hwprofiles::Profile profile_of(const Run& run) {
   return hwprofiles::load_profile(run.system_name, run.json.value(hwprofiles::kChanges, json()));
 }
@@ -476,8 +482,7 @@ json write_run(const Run& run) {
   if (run.model.mtp_num_layers > 1) result["mtp_use_repeated_layer"] = run.model.mtp_use_repeated_layer;
   if (const auto model = run.json.find("model"); model != run.json.end() && model->is_object())
     result["model"] = *model;
-  constexpr const char* kAllocator = "/software/pytorch_cuda_alloc_conf";  // No member of TrainingOptions.
-  if (const json::json_pointer conf(kAllocator); run.json.contains(conf)) result[conf] = run.json.at(conf);
+  if (const auto conf = alloc_conf_of(run)) result["software"]["pytorch_cuda_alloc_conf"] = *conf;
   for (const char* key : {"model_overrides", "system_overrides"})
     if (const auto overrides = run.json.find(key);
         overrides != run.json.end() && overrides->is_object() && !overrides->empty())

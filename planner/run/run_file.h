@@ -45,6 +45,9 @@ struct Run {
 /// The run's id; if it has none, its place as file:line.
 [[nodiscard]] std::string run_name(const Run& run);
 
+/// PYTORCH_CUDA_ALLOC_CONF of the run; null: the file does not say. No member of TrainingOptions has it.
+[[nodiscard]] std::optional<std::string> alloc_conf_of(const Run& run);
+
 /// The run's system with the run file's changes (`system_overrides`): hwprofiles/load/profile.h.
 [[nodiscard]] hwprofiles::Profile profile_of(const Run& run);
 
