@@ -29,9 +29,13 @@ namespace {
 
 /// Fields that something else decides.
 const std::vector<std::pair<std::string_view, std::string_view>> decided_elsewhere = {
-    {"seq_len", "give --seq-len"},
-    {"global_batch", "give --global-batch"},
-    {"schedule", "give --schedule"},
+    {"model", "--model gives it, or the run of --from"},
+    {"system", "--system gives it, or the run of --from"},
+    {"num_gpus", "--gpus gives it, or the run of --from"},
+    {"release", "--release gives it, or the run of --from"},
+    {"seq_len", "--seq-len gives it, or the run of --from"},
+    {"global_batch", "--global-batch gives it, or the run of --from"},
+    {"schedule", "--schedule gives it, or the run of --from"},
     {"dp", "it follows from the other sizes"}};
 
 /// Keys of the model's configuration and of the system's profile, and where a run file has them.
@@ -47,22 +51,27 @@ config::Location option(const std::string& key, const char* name = "set") {
 const planner::Field* settable(const std::string& key, const config::Location& where,
                                config::Diagnostics& diagnostics) {
   const planner::Field* field = planner::find_field(key);
+  for (const auto& [decided, why] : decided_elsewhere)
+    if (field != nullptr && decided == field->key) {
+      diagnostics.error(where, fmt::format("cannot be set: {}", why));
+      return nullptr;
+    }
   const bool of_model = field != nullptr && (field->key == "mtp" || field->key == "mtp_use_repeated_layer");
   if (field == nullptr || (!field->value.set && !of_model)) {
     std::vector<std::string> known = {"mtp", "mtp_use_repeated_layer"};
     for (const planner::Field& f : planner::fields())
       if (f.value.set) known.push_back(f.key);
-    const std::string hint = key.starts_with("overrides.")
-                                 ? fmt::format("; a key of the model's config.json is \"model_{}\"", key)
-                                 : config::nearest_hint(key, known, "that can");
+    std::string hint = key.starts_with("overrides.")
+                           ? fmt::format("; a key of the model's config.json is \"model_{}\"", key)
+                           : config::nearest_hint(key, known, "that can");
+    if (const std::size_t dot = key.find('.'); hint.empty() && dot != std::string::npos)
+      if (const std::string object =
+              config::nearest(key.substr(0, dot), {"model_overrides", "system_overrides", "system"});
+          !object.empty())
+        hint = fmt::format("; keys of \"{}\" can", object);
     diagnostics.error(where, "cannot be set" + (hint.empty() ? "; `foldwise fields` lists what can" : hint));
     return nullptr;
   }
-  for (const auto& [decided, why] : decided_elsewhere)
-    if (decided == field->key) {
-      diagnostics.error(where, fmt::format("cannot be set: {}", why));
-      return nullptr;
-    }
   return field;
 }
 

@@ -89,7 +89,18 @@ TEST_F(Cli, MistakesOnTheCommandLineAreBadInput) {
                                 "sweep run.json --plan --set tp=1",
                                 "sweep run.json --gpus 8 --set tp=1",
                                 "sweep --plan --set dp=1",
-                                "sweep --plan --pin tp=1 --set tp=1,2"}) {
+                                "sweep --plan --pin tp=1 --set tp=1,2",
+                                "sweep --plan --gpus 8 --set num_gpus=8,16",
+                                "sweep --plan --top 3 --set tp=1,2",
+                                "sweep --plan --set tp=1,2 --y status",
+                                "calibrate --runs runs.json --base h100",
+                                "calibrate --records records.jsonl --quick",
+                                "calibrate --device cpu --ranks 4",
+                                "diagnose --profiles runs.json --html page.html",
+                                "systems h100 --base h200",
+                                "systems --new mine.json --base h100 --format json",
+                                "validate records.jsonl --rows",
+                                "serve --port 99999"}) {
     const Outcome outcome = foldwise(arguments);
     EXPECT_EQ(outcome.code, 2) << arguments;
     EXPECT_EQ(outcome.out, "") << arguments;
@@ -210,10 +221,10 @@ TEST_F(Cli, OptionsThatWouldNotCountAreRefused) {
   const std::string modules = write("modules.json", run);
   run["offload"] = {{"num_layers", 2}};
   const std::string layers = write("layers.json", run);
-  for (const std::string& command :
-       std::vector<std::string>{"plan --precision bf16 --pin precision=fp8-current",
-                                "plan --precision all --set precision=bf16", "plan --from " + file + " --headroom 200",
-                                "plan --from " + file + " --headroom -50", "predict " + modules, "predict " + layers}) {
+  for (const std::string& command : std::vector<std::string>{
+           "plan --precision bf16 --pin precision=fp8-current", "plan --precision all --set precision=bf16",
+           "plan --from " + file + " --headroom 200", "plan --from " + file + " --headroom -50", "predict " + modules,
+           "predict " + layers, "export " + file + " --python python3"}) {
     const Outcome refused = foldwise(command);
     EXPECT_EQ(refused.code, 2) << command;
     EXPECT_NE(refused.err, "") << command;

@@ -541,6 +541,29 @@ TEST(Search, PlansKeepTheirTask) {
   EXPECT_THROW(any_problem(request), config::ConfigError);
 }
 
+// Has every plan, the first too, the split of layers and the order of ranks that are named? In one NVLink domain the
+// order makes no difference, so a search that may choose leaves it alone.
+TEST(Search, PlansHaveTheNamedSplitAndOrder) {
+  const std::string split = "Ett|t*6L";
+  for (const char* order : {"false", "true"}) {
+    PlanProblem problem = any_problem(
+        {.model = "mini-mixtral-8l",
+         .system = "h100-sxm-80gb",
+         .release = {},
+         .num_gpus = 8,
+         .global_batch = 64,
+         .precisions = {},
+         .set = {{"pp", {"2"}}, {"vpp", {"1"}}, {"pipeline_layout", {split}}, {"use_tp_pp_dp_mapping", {order}}}});
+    problem.effort = 50'000;
+    const PlanResult result = foldwise::plan(problem);
+    EXPECT_FALSE(result.plans.empty());
+    for (const Plan& found : result.plans) {
+      EXPECT_EQ(found.options.pipeline.layout, split);
+      EXPECT_EQ(found.options.pipeline.tp_pp_dp, order == std::string("true"));
+    }
+  }
+}
+
 // Is a plan found with every schedule, and of every field that is pinned, and does `predict` accept its run file?
 TEST(Search, PlansOfWhatIsPinnedCanBePredicted) {
   int asked = 0, planned = 0;
@@ -553,7 +576,8 @@ TEST(Search, PlansOfWhatIsPinnedCanBePredicted) {
       problem.effort = 2'000;
       problem.top = 3;
       result = plan(problem);
-    } catch (const config::ConfigError&) {  // Refused with a reason.
+    } catch (const config::ConfigError& error) {
+      EXPECT_FALSE(error.diagnostics().empty()) << "refused without a reason";
       return;
     }
     for (const Plan& found : result.plans) {

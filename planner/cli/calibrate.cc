@@ -163,7 +163,6 @@ int calibrate(const CalibrateOptions& options) {
     wrong_option(
         "give one of --device (measure), --records (fit what was measured), --import (from other programs) and --runs "
         "(measured steps of a site)");
-  if (!options.system.empty() && options.runs.empty()) wrong_option("--system belongs to --runs");
   if (options.thorough && options.device != "cuda") wrong_option("--thorough belongs to --device cuda");
   if (options.nvlink_domain > 0 && options.device != "cuda") wrong_option("--nvlink-domain belongs to --device cuda");
   const hwprofiles::Launched process = hwprofiles::launched();
@@ -240,41 +239,49 @@ int calibrate(const CalibrateOptions& options) {
 void add_calibrate(CLI::App& app, Command& chosen) {
   auto options = std::make_shared<CalibrateOptions>();
   CLI::App* command = app.add_subcommand("calibrate", "Measure a device, fit its curves and write a profile");
-  command->add_option("--device", options->device, "Measure the GPUs or the CPU of this machine")
-      ->check(CLI::IsMember({"cuda", "cpu"}));
+  CLI::Option* device = command->add_option("--device", options->device, "Measure the GPUs or the CPU of this machine")
+                            ->check(CLI::IsMember({"cuda", "cpu"}));
   command
       ->add_option("--nvlink-domain", options->nvlink_domain,
                    "GPUs that share NVLink, of several hosts too (srun, mpirun: a process a host); default: a host's")
       ->check(CLI::Range(1, 1024));
   command->add_option("--records", options->records, "Fit these records (JSON Lines) instead of measuring")
       ->expected(1, 1000);
-  command
-      ->add_option("--import", options->imports,
-                   "Fit what other programs measured: nccl-tests output, PyTorch profiler traces")
-      ->expected(1, 1000);
-  command
-      ->add_option("--runs", options->runs,
-                   "Adjust a system's host, clocks, NVLink and NICs to measured steps of one site (run files with "
-                   "`measured`, as import makes them of logs)")
-      ->expected(1, 1000);
-  command->add_option("--system", options->system, "System that --runs adjust; default: the one that they name");
-  command->add_option("--device-name", options->import.device, "Device of an import that does not name it");
+  CLI::Option* import = command
+                            ->add_option("--import", options->imports,
+                                         "Fit what other programs measured: nccl-tests output, PyTorch profiler traces")
+                            ->expected(1, 1000);
+  CLI::Option* runs =
+      command
+          ->add_option("--runs", options->runs,
+                       "Adjust a system's host, clocks, NVLink and NICs to measured steps of one site (run files with "
+                       "`measured`, as import makes them of logs)")
+          ->expected(1, 1000);
+  command->add_option("--system", options->system, "System that --runs adjust; default: the one that they name")
+      ->needs(runs);
+  command->add_option("--device-name", options->import.device, "Device of an import that does not name it")
+      ->needs(import);
   command
       ->add_option("--ranks", options->import.ranks,
                    "Ranks of nccl-tests output without a device list; default: by its bandwidths")
-      ->check(CLI::Range(2, 1'000'000));
-  command->add_option("--collective", options->import.collective,
-                      "Collective of nccl-tests output that does not name it");
+      ->check(CLI::Range(2, 1'000'000))
+      ->needs(import);
+  command
+      ->add_option("--collective", options->import.collective, "Collective of nccl-tests output that does not name it")
+      ->needs(import);
   add_output_folder(*command, "--out", options->out, "Directory for records.jsonl, profile.json and fit.svg")
       ->capture_default_str();
-  command->add_option("--base", options->base,
-                      "Built-in system for what is not measured; default: the one of the device");
-  command->add_option("--only", options->only, "Kernels to measure: gemm, memory, ...")->delimiter(',');
+  command
+      ->add_option("--base", options->base, "Built-in system for what is not measured; default: the one of the device")
+      ->excludes(runs);
+  command->add_option("--only", options->only, "Kernels to measure: gemm, memory, ...")->delimiter(',')->needs(device);
   command->add_flag("--force", options->force, "Replace other measurements that --out holds");
-  CLI::Option* quick = command->add_flag("--quick", options->quick, "Fewer settings");
+  CLI::Option* quick = command->add_flag("--quick", options->quick, "Fewer settings")->needs(device);
   command->add_flag("--thorough", options->thorough, "More of them (cuda: five minutes instead of under three)")
       ->excludes(quick);
-  command->add_option("--seed", options->seed, "Decides which settings a fit leaves out")->capture_default_str();
+  command->add_option("--seed", options->seed, "Decides which settings a fit leaves out")
+      ->capture_default_str()
+      ->excludes(runs);
   add_explain(*command, options->explain, {{"values", "the fitted values of each curve"}});
   add_format(*command, options->format);
   command->callback([options, &chosen] { chosen = [options] { return calibrate(*options); }; });

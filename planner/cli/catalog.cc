@@ -197,8 +197,9 @@ void add_systems(CLI::App& app, Command& chosen) {
                           options, systems);
   CLI::Option* written =
       add_output_file(*command, "--new", options->written, "File of a cluster of one's own to write");
-  CLI::Option* base = command->add_option("--base", options->base, "Built-in system that it differs from");
-  written->needs(base);
+  CLI::Option* base =
+      command->add_option("--base", options->base, "Built-in system that it differs from")->needs(written);
+  written->needs(base)->excludes(command->get_option("name"))->excludes(command->get_option("--format"));
   for (const hwprofiles::ClusterKey& key : hwprofiles::cluster_keys()) {
     std::string flag = "--" + key.name;
     std::replace(flag.begin(), flag.end(), '_', '-');

@@ -40,10 +40,9 @@ int diagnose_profiles(const DiagnoseOptions& options) {
 }
 
 int diagnose(const DiagnoseOptions& options) {
-  const bool has_run = !options.run.empty() || !options.from.empty();
-  if (options.profiles.empty() ? options.traces.empty() : has_run)
-    throw config::ConfigError({{{"command line", 0, "diagnose"}, "expected a run and --trace, or --profiles alone"}});
   if (!options.profiles.empty()) return diagnose_profiles(options);
+  if (options.traces.empty())
+    throw config::ConfigError({{{"command line", 0, "diagnose"}, "expected a run and --trace, or --profiles alone"}});
   const planner::Run run = run_of(options);
   const std::vector<planner::Trace> traces = planner::read_traces(options.traces);
   const planner::Diagnosis diagnosis = planner::diagnose_answer(run, traces);
@@ -71,7 +70,9 @@ void add_diagnose(CLI::App& app, Command& chosen) {
   command->add_option("run", options->run, "Run file (JSON) of what was profiled");
   command->add_option("--from", options->from, "Instead: Megatron's log or launch script, as import reads it")
       ->check(readable_file());
-  command->add_option("--system", options->system, "System, where --from does not name its GPU");
+  command->get_option("--from")->excludes(command->get_option("run"));
+  command->add_option("--system", options->system, "System, where --from does not name its GPU")
+      ->needs(command->get_option("--from"));
   CLI::Option* traces = command->add_option("--trace", options->traces,
                                             "Trace of PyTorch's profiler, .json or .json.gz, or what `nsys export "
                                             "--type sqlite` writes; of more ranks, more");
@@ -80,16 +81,18 @@ void add_diagnose(CLI::App& app, Command& chosen) {
                    "Megatron's log of the run: what its steps take without a profiler; --from a log knows")
       ->check(readable_file())
       ->needs(traces);
-  command
-      ->add_option("--profiles", options->profiles,
-                   "Instead of all that: list of measured runs with sums of their kernels by name, to lay beside "
-                   "predictions by kind")
-      ->check(readable_file())
-      ->excludes(traces);
+  CLI::Option* profiles =
+      command
+          ->add_option("--profiles", options->profiles,
+                       "Instead of all that: list of measured runs with sums of their kernels by name, to lay beside "
+                       "predictions by kind")
+          ->check(readable_file());
   add_output_file(*command, "--timeline", options->timeline,
                   "Write the predicted and the measured step for ui.perfetto.dev or chrome://tracing (JSON)");
   add_explain(*command, options->explain, planner::diagnosis_explanations());
   add_html(*command, options->html);
+  for (const char* of_trace : {"run", "--from", "--trace", "--timeline", "--explain", "--html"})
+    profiles->excludes(command->get_option(of_trace));
   add_format(*command, options->format);
   command->callback([options, &chosen] { chosen = [options] { return diagnose(*options); }; });
 }

@@ -57,10 +57,12 @@ void add_export(CLI::App& app, Command& chosen) {
                                          "A short run on made-up data that starts as it is: does it train and fit?");
   command->add_flag("--balanced", options->balanced, "Of a trial: tokens are spread evenly, as predictions have it")
       ->needs(trial);
-  command->add_option("--check", options->check,
-                      "Instead: ask the Megatron-LM in this folder whether it takes the arguments, without a GPU");
+  CLI::Option* check =
+      command->add_option("--check", options->check,
+                          "Instead: ask the Megatron-LM in this folder whether it takes the arguments, without a GPU");
   command->add_option("--python", options->python, "Of --check: the Python that has its libraries")
-      ->capture_default_str();
+      ->capture_default_str()
+      ->needs(check);
   add_format(*command, options->format);
   command->callback([options, &chosen] { chosen = [options] { return export_run(*options); }; });
 }

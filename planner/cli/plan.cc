@@ -294,6 +294,7 @@ void add_plan(CLI::App& app, Command& chosen) {
   auto options = std::make_shared<PlanOptions>();
   CLI::App* command = app.add_subcommand("plan", "Find the fastest layout that fits");
   add_plan_arguments(*command, options->asked);
+  command->add_option("--top", options->asked.top, "Plans to list")->capture_default_str()->group(kOutput);
   const auto add = [&](const char* name, auto& value, const char* what, const char* group) {
     return command->add_option(name, value, what)->group(group);
   };

@@ -71,7 +71,6 @@ void add_plan_arguments(CLI::App& command, PlanArguments& arguments) {
   command.add_option("--threads", arguments.threads, "Threads; 0 is one per core")
       ->capture_default_str()
       ->group(kSearch);
-  command.add_option("--top", arguments.top, "Plans to list")->capture_default_str()->group(kOutput);
 }
 
 std::vector<planner::Run> read_runs(const std::vector<std::string>& files, config::Diagnostics& diagnostics) {

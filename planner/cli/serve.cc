@@ -33,7 +33,9 @@ void add_serve(CLI::App& app, Command& chosen) {
   auto options = std::make_shared<ServeOptions>();
   CLI::App* command =
       app.add_subcommand("serve", "Explore runs and plans on a page in a browser, of this machine only, with an API");
-  command->add_option("--port", options->port, "Port of 127.0.0.1; 0: any that is free")->capture_default_str();
+  command->add_option("--port", options->port, "Port of 127.0.0.1; 0: any that is free")
+      ->check(CLI::Range(0, 65535))
+      ->capture_default_str();
   command
       ->add_option("--token", options->token,
                    "What the address ends in, of 16 letters or more; default: 192 random bits")

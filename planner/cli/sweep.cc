@@ -4,8 +4,10 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <map>
 #include <memory>
 #include <optional>
+#include <set>
 #include <string>
 #include <utility>
 #include <vector>
@@ -34,14 +36,34 @@ struct SweepOptions : PlanArguments {
   CostArguments cost;
 };
 
-planner::SweepQuestion question_of(const SweepOptions& options, bool plan_arguments_given,
-                                   config::Diagnostics& diagnostics) {
+/// The options of `plan` that were given, but for those that a sweep of a run file has too.
+using Given = std::set<std::string>;
+
+/// Reports an option whose value the axis replaces at every point.
+void check_axis(const std::string& key, const SweepOptions& options, const Given& given,
+                config::Diagnostics& diagnostics) {
+  static const std::map<std::string, std::string> same = {{"model", "--model"},
+                                                          {"system", "--system"},
+                                                          {"num_gpus", "--gpus"},
+                                                          {"seq_len", "--seq-len"},
+                                                          {"global_batch", "--global-batch"},
+                                                          {"precision", "--precision"},
+                                                          {"schedule", "--schedule"},
+                                                          {"release", "--release"}};
+  const auto option = same.find(key);
+  if (option == same.end()) return;
+  if (given.contains(option->second) || (key == "release" && !options.release.empty()))
+    diagnostics.error({"command line", 0, "--set " + key},
+                      fmt::format("contradicts {}: give one of them", option->second));
+}
+
+planner::SweepQuestion question_of(const SweepOptions& options, const Given& given, config::Diagnostics& diagnostics) {
   if (options.plan) {
     if (!options.run.empty())
       diagnostics.error({"command line", 0, "--plan"}, fmt::format("found a run file too, \"{}\"", options.run));
-    return planner::PlanQuestion{request_of(options, diagnostics), effort_of(options), options.top};
+    return planner::PlanQuestion{request_of(options, diagnostics), effort_of(options)};
   }
-  if (plan_arguments_given)
+  if (!given.empty())
     diagnostics.error({"command line", 0, "--plan"}, "needed for what `plan` is asked: --model, --gpus, --pin, ...");
   if (!options.run.empty()) {
     nlohmann::json run = config::Document::load(options.run).root();
@@ -52,7 +74,7 @@ planner::SweepQuestion question_of(const SweepOptions& options, bool plan_argume
   return {};
 }
 
-planner::Sweep sweep_of(const SweepOptions& options, bool plan_arguments_given) {
+planner::Sweep sweep_of(const SweepOptions& options, const Given& given) {
   config::Diagnostics diagnostics;
   std::vector<planner::Axis> axes;
   for (auto& [key, values] : read_sets("--set", options.sets, diagnostics)) {
@@ -60,10 +82,11 @@ planner::Sweep sweep_of(const SweepOptions& options, bool plan_arguments_given) 
       if (key == "model") value = meant(planner::model_meant, value, diagnostics);
       if (key == "system") value = meant(planner::system_meant, value, diagnostics);
     }
+    check_axis(key, options, given, diagnostics);
     axes.push_back({key, std::move(values)});
   }
   const std::optional<planner::LongRun> training = long_run(options.cost, diagnostics);
-  planner::SweepQuestion question = question_of(options, plan_arguments_given, diagnostics);
+  planner::SweepQuestion question = question_of(options, given, diagnostics);
   if (options.threads < 0 || options.threads > 1024)
     diagnostics.error({"command line", 0, "--threads"}, fmt::format("expected 0 to 1024, found {}", options.threads));
   diagnostics.throw_if_any();
@@ -89,9 +112,10 @@ void draw_share(ProgressLines& lines, std::size_t done, std::size_t all) {
                             done, all)});
 }
 
-int sweep(const SweepOptions& options, bool plan_arguments_given) {
+int sweep(const SweepOptions& options, const Given& given) {
   using planner::RowFormat;
-  const planner::Sweep sweep = sweep_of(options, plan_arguments_given);
+  const planner::Sweep sweep = sweep_of(options, given);
+  planner::check_column(sweep, {}, options.y);
   const RowFormat format = options.format == "jsonl" ? RowFormat::kJsonLines : RowFormat::kCsv;
   std::vector<planner::SweepRow> rows;
   std::optional<planner::RowFile> file;
@@ -157,10 +181,11 @@ void add_sweep(CLI::App& app, Command& chosen) {
   add_plan_arguments(*command, *options);
   command->callback([options, command, before, &chosen] {
     const std::vector<CLI::Option*> all = command->get_options();
-    const bool given =
-        std::any_of(all.begin() + static_cast<std::ptrdiff_t>(before), all.end(), [](CLI::Option* option) {
-          return option->count() > 0 && option->get_name() != "--threads" && option->get_name() != "--release";
-        });
+    Given given;
+    for (std::size_t i = before; i < all.size(); ++i)
+      if (const std::string name = all[i]->get_name();
+          all[i]->count() > 0 && name != "--threads" && name != "--release")
+        given.insert(name);
     chosen = [options, given] { return sweep(*options, given); };
   });
 }

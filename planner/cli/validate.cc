@@ -31,6 +31,9 @@ const planner::Explanations explanations = {{"skipped", "why rows were not predi
                                             {"inferred", "keys that no source states"}};
 
 int validate_records(const ValidateOptions& options) {
+  if (options.rows || !options.explain.empty())
+    throw config::ConfigError(
+        {{{"command line", 0, options.rows ? "--rows" : "--explain"}, "only of measured runs (.json)"}});
   std::vector<hwprofiles::Records> files;
   for (const std::string& file : options.files) files.push_back(hwprofiles::read_records(file));
   const std::string& device = files.front().sessions.back().device;

@@ -69,12 +69,24 @@ const Release& release_of(const std::vector<Argument>& arguments) {
   return found == releases().rend() ? newest : *found;
 }
 
+/// Reports what was given for a script and is of no use to this text, which starts none.
+void refuse_what_scripts_take(const ImportRequest& request, const std::string& what, const std::string& file,
+                              Diagnostics& diagnostics) {
+  const auto refuse = [&](bool given, const char* option) {
+    if (given) diagnostics.error({file, 0, option}, fmt::format("is for a launch script, found {}", what));
+  };
+  refuse(!request.variables.empty(), "--env");
+  refuse(request.start != 1, "--start");
+  refuse(!request.arguments.empty(), "--");
+}
+
 Source read_source(const std::string& text, const std::string& file, const ImportRequest& request,
                    Diagnostics& diagnostics) {
   Source source;
   if (const auto block = read_argument_block(text, file, diagnostics)) {
     source.kind = Source::Kind::kLog;
     source.settings = *block;
+    refuse_what_scripts_take(request, "a log", file, diagnostics);
     if (const json* world = block->find("world_size"); world != nullptr) {
       const auto ranks = rank_count(word_of(*world));
       if (!ranks)
@@ -105,6 +117,7 @@ Source read_source(const std::string& text, const std::string& file, const Impor
     if (const auto bridge = read_bridge_yaml(text, file, diagnostics)) {
       source.kind = Source::Kind::kBridge;
       source.settings = *bridge;
+      refuse_what_scripts_take(request, "a configuration", file, diagnostics);
       return source;
     }
     diagnostics.error({file, 0, ""},
@@ -241,6 +254,17 @@ void take_model(Source& source, const std::string& named, const Release& release
       source.notes.push_back(d.message);
 }
 
+/// The sizes in which the model of a log or a configuration is not the named one.
+std::vector<std::string> sizes_unlike(const std::string& named, const Release& release, const Settings& stated) {
+  Diagnostics unsaid;
+  const Settings geometry = settings_of_model(load_model(named), release, unsaid);
+  std::vector<std::string> others;
+  for (const char* dest : {"num_layers", "hidden_size", "num_attention_heads", "num_experts"})
+    if (const std::int64_t own = geometry.integer(dest, 0), other = stated.integer(dest, 0); own != other)
+      others.push_back(fmt::format("{} {}, not {}", dest, other, own));
+  return others;
+}
+
 /// Completes what read_source() read, for a release and with the question's values. Reports everything that Megatron
 /// would refuse.
 Source started(Source source, const Release& release, const std::string& named, std::int64_t num_gpus,
@@ -317,12 +341,19 @@ Imported import_launch(const std::string& bytes, const std::string& file, const 
   if (release != nullptr) result.json["release"] = release->name;
   result.json["source"] = fmt::format("imported from {}", file);
   for (const auto& [key, why] : stated.inferred) result.json["inferred"][key] = why;
+  const bool is_other = source.kind != Source::Kind::kScript && !named.empty();
+  const std::vector<std::string> other =
+      is_other ? sizes_unlike(named, newest, source.settings) : std::vector<std::string>{};
+  if (!other.empty())
+    source.notes.push_back(
+        fmt::format("the model is {}, as given, and not the file's, which has {}", named, fmt::join(other, ", ")));
   if (source.kind == Source::Kind::kLog) {
     LogIterations iterations = read_iterations(text);
     const std::string logged = system_in(text);
     const bool as_run = (!source.num_gpus || *source.num_gpus == *num_gpus) && (logged.empty() || logged == system);
-    if (!as_run)
-      source.notes.push_back("what the log measured is of other GPUs than those that are given: left out");
+    if (!as_run || !other.empty())
+      source.notes.push_back(fmt::format("what the log measured is of {}: left out",
+                                         as_run ? "another model" : "other GPUs than those that are given"));
     else if (!iterations.measured.is_null())
       result.json["measured"] = iterations.measured;
     result.left_out = std::move(iterations.left_out);

@@ -217,10 +217,13 @@ LaunchCommand read_launch_command(const std::string& text, const std::string& fi
     question.gpu = "NVIDIA " + hardware.gpu;
   }
   ScriptStarts found;
-  if (const auto command = plain_command(text); command && !arguments(*command).empty())
+  if (const auto command = plain_command(text); command && !arguments(*command).empty()) {
     found.starts.push_back({.started = *command, .arguments = arguments(*command)});
-  else
+    if (!request.arguments.empty())
+      diagnostics.error({file, 0, "--"}, "is for a launch script, found an argument list");
+  } else {
     found = starts_of(question, arguments, diagnostics);
+  }
   diagnostics.throw_if_any();
   const auto wanted = static_cast<std::size_t>(std::max<std::int64_t>(1, request.start));
   if (wanted > found.starts.size())

@@ -317,7 +317,7 @@ planner::Sweep sweep_of(const std::optional<RunText>& run, const nb::dict& value
     planner::PlanAsked plan = plan_asked(values, diagnostics);
     PlanRequest request = planner::request_of(plan, diagnostics);
     request.set.merge(plan.set);
-    asked = planner::PlanQuestion{std::move(request), planner::effort_of(plan), plan.top};
+    asked = planner::PlanQuestion{std::move(request), planner::effort_of(plan)};
   }
   diagnostics.throw_if_any();
   return {std::move(asked), std::move(axes), question, planner::version()};

@@ -196,7 +196,7 @@ bool faster(const Plan& a, const Plan& b) { return a.prediction.step_time < b.pr
 void add_even_split(const PlanProblem& problem, const Plan& first, std::vector<Plan> known,
                     std::vector<Alternative>& list) {
   const Dimension* const vpp = problem.space.find("vpp");
-  if (first.options.pipeline.layout.empty() || vpp == nullptr) return;
+  if (first.options.pipeline.layout.empty() || vpp == nullptr || problem.space.names_splits()) return;
   std::ranges::stable_sort(known, faster);
   bool exists = false;
   std::optional<Plan> best;

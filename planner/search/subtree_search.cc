@@ -16,15 +16,6 @@ namespace {
 
 double bound_of(const Composition& c) { return step_time(c, makespan_lower_bound(c.times)).to<double>(); }
 
-/// Whether another order of ranks leaves every group where it was, so that the run is the same.
-bool order_says_nothing(const Layout& layout, const Network& network) {
-  Layout plain = layout;
-  plain.tp_pp_dp = false;
-  return layout.tp_pp_dp && std::ranges::all_of(std::array{Group::kPp, Group::kDpCp, Group::kEdp}, [&](Group group) {
-           return group_shape(layout, group, network) == group_shape(plain, group, network);
-         });
-}
-
 /// A rank's work including what Megatron-FSDP's communication adds.
 Load with(const StepGroup& group, Load work) {
   work.forward.work += group.beside_forward;
@@ -62,7 +53,7 @@ void SubtreeSearch::run(const State& layers, std::int64_t most_pp) {
       if (bench_.counts) bench_.statistics.rejected.back() += bench_.order.candidates_from(end);
       return;
     }
-    if (order_says_nothing(o.layout(), bench_.hardware.network)) return;
+    if (bench_.order_says_nothing(o.layout())) return;
     const PipelineOptions::Overlaps& overlaps = o.pipeline.overlaps;
     LayerCosts*& costs = by_overlap[(overlaps.ep_a2a ? 1u : 0u) + (overlaps.delay_wgrad ? 2u : 0u)];
     if (costs == nullptr) costs = &costs_.emplace_back(layer_costs(bench_, o));

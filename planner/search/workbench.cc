@@ -1,6 +1,7 @@
 #include "planner/search/workbench.h"
 
 #include <algorithm>
+#include <array>
 #include <utility>
 
 #include "planner/rules/rules.h"
@@ -91,6 +92,15 @@ std::int32_t Workbench::layers_of(std::size_t kind, const StageContent& content,
   const std::vector<std::int32_t>& prefix = kinds.prefix[kind];
   const auto first = static_cast<std::size_t>(content.first_layer);
   return prefix[first + static_cast<std::size_t>(layers)] - prefix[first];
+}
+
+bool Workbench::order_says_nothing(const Layout& layout) const {
+  if (!layout.tp_pp_dp || problem.space.find("use_tp_pp_dp_mapping")->values.size() == 1) return false;
+  Layout plain = layout;
+  plain.tp_pp_dp = false;
+  return std::ranges::all_of(std::array{Group::kPp, Group::kDpCp, Group::kEdp}, [&](Group group) {
+    return group_shape(layout, group, hardware.network) == group_shape(plain, group, hardware.network);
+  });
 }
 
 const std::vector<PeakTable>& Workbench::peaks(const ScheduleShape& shape) {

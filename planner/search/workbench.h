@@ -114,6 +114,8 @@ class Workbench {
                                        std::int64_t layers) const;
   /// Megatron's own split, if there is one.
   [[nodiscard]] std::optional<costmodel::StageLayout> even_split(const costmodel::TrainingOptions& options) const;
+  /// Whether the usual order of ranks is allowed too and has every group in the same place: the run is the same.
+  [[nodiscard]] bool order_says_nothing(const costmodel::Layout& layout) const;
   /// [pp]
   [[nodiscard]] const std::vector<costmodel::PeakTable>& peaks(const costmodel::ScheduleShape& shape);
   /// costmodel::simulate_makespan(), remembered. Many candidates have equal times and differ only in the end of the

@@ -14,6 +14,7 @@
 #include <utility>
 
 #include "planner/report/markup.h"
+#include "planner/run/fields.h"
 
 namespace foldwise::planner {
 namespace {
@@ -154,6 +155,13 @@ std::string legend_svg(const std::string& name, std::size_t line, const LineStyl
                      y, x + 22.0, style.stroke(), x + 28.0, y + 4.0, escaped(name));
 }
 
+/// Whether a column's cells are text or true and false, as far as its name tells.
+bool is_no_number(const std::string& column) {
+  if (column == "sweep" || column == "status" || column == "proven" || column == "reason") return true;
+  const Field* const field = find_field(column);
+  return field != nullptr && field->value.type != FieldType::kInteger && field->value.type != FieldType::kNumber;
+}
+
 }  // namespace
 
 void check_column(const Sweep& sweep, const std::vector<SweepRow>& rows, const std::string& y) {
@@ -161,9 +169,9 @@ void check_column(const Sweep& sweep, const std::vector<SweepRow>& rows, const s
   const auto fail = [&](const std::string& message) { throw ConfigError({{{config::kArguments, 0, "y"}, message}}); };
   if (std::find(columns.begin(), columns.end(), y) == columns.end())
     fail(fmt::format("expected a column of the rows, found \"{}\"{}", y, config::nearest_hint(y, columns)));
-  for (const SweepRow& row : rows)
-    if (!row.at(y).is_null() && !row.at(y).is_number())
-      fail(fmt::format("expected a column of numbers, found \"{}\"", y));
+  const auto is_text = [&](const SweepRow& row) { return !row.at(y).is_null() && !row.at(y).is_number(); };
+  if (is_no_number(y) || std::ranges::any_of(rows, is_text))
+    fail(fmt::format("expected a column of numbers, found \"{}\"", y));
 }
 
 std::string sweep_svg(const Sweep& sweep, const std::vector<SweepRow>& rows, const std::string& y) {

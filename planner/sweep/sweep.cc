@@ -257,8 +257,7 @@ json request_json(const PlanQuestion& question) {
           {"set", r.set},
           {"headroom", r.headroom},
           {"folding", r.folding},
-          {"effort", question.effort},
-          {"top", question.top}};
+          {"effort", question.effort}};
 }
 
 json long_run_json(const LongRun& question) {
@@ -434,7 +433,6 @@ void Sweep::plan_point(const std::vector<std::string>& values, SweepRow& row) co
   const auto& question = std::get<PlanQuestion>(question_);
   PlanProblem problem = plan_problem(request_of_point(question.request, axes_, values));
   problem.effort = question.effort;
-  problem.top = question.top;
   const PlanResult result = foldwise::first_plan(problem);
   if (result.refused) throw no_candidate_is_valid(problem);
   row["num_gpus"] = problem.num_gpus;

@@ -30,7 +30,7 @@ struct RunQuestion {
 /// A question to `plan` that each point changes. The row of a point is its plan 1.
 struct PlanQuestion {
   PlanRequest request;
-  std::int64_t effort = kUsualEffort, top = 10;  ///< As in PlanProblem.
+  std::int64_t effort = kUsualEffort;  ///< As in PlanProblem.
 };
 
 using SweepQuestion = std::variant<RunQuestion, PlanQuestion>;
