@@ -1,6 +1,7 @@
 #include "planner/launch/import.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <cctype>
@@ -16,6 +17,7 @@
 #include "planner/launch/frontend.h"
 #include "planner/launch/geometry.h"
 #include "planner/launch/mapping.h"
+#include "planner/launch/model_arguments.h"
 #include "planner/launch/training_log.h"
 #include "planner/models/models.h"
 #include "planner/run/near_names.h"
