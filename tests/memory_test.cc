@@ -470,6 +470,27 @@ TEST(CachingAllocator, ReusesMergedBlocksAndTheSmallestThatFits) {
   allocator.free(first);
 }
 
+// Is the smallest free block that fits taken, the lowest of equal ones, however many there are? Blocks of 1 to 600 KiB,
+// freed in another order, each behind one that stays.
+TEST(CachingAllocator, TakesTheBestFitOfThousands) {
+  costmodel::CachingAllocator allocator(true);
+  using Block = costmodel::CachingAllocator::Block;
+  constexpr int kBlocks = 3'000, kSizes = 600;
+  std::vector<Block> blocks;
+  std::map<int, std::vector<Block>> by_size;  // In ascending address.
+  for (int i = 0; i < kBlocks; ++i) {
+    const int size = 1 + (i * 7) % kSizes;
+    blocks.push_back(allocator.allocate(Bytes{1024.0 * size}));
+    by_size[size].push_back(blocks.back());
+    (void)allocator.allocate(Bytes{512.0});  // Stays, so that blocks do not merge.
+  }
+  const Bytes reserved = allocator.reserved();
+  for (int i = 0; i < kBlocks; ++i) allocator.free(blocks[static_cast<std::size_t>((i * 1'007) % kBlocks)]);
+  for (const auto& [size, equal] : by_size)
+    for (const Block block : equal) EXPECT_EQ(allocator.allocate(Bytes{1024.0 * size}), block) << size;
+  EXPECT_EQ(allocator.reserved(), reserved);
+}
+
 // Segments of fixed size cannot be joined, one that grows can: the same tensors, freed and allocated larger.
 TEST(CachingAllocator, GrowsOneSegmentWhereSegmentsExpand) {
   for (const bool expandable : {false, true}) {

@@ -111,13 +111,14 @@ TEST(KeptTensors, AlternateMatmulsKeepEveryOtherProduct) {
               4096.0 * token / 1048576.0, 0.1);
 }
 
-// Rows of experts are proportional to the rank's load. With padding to a capacity they are those of the capacity.
+// Rows of experts are proportional to the rank's load, up to a capacity. With padding to it they are those of the
+// capacity.
 TEST(KeptTensors, FollowTheLoadOfTheExperts) {
-  const auto kept = [](double load, std::optional<double> capacity) {
+  const auto kept = [](double load, std::optional<double> capacity, bool pad = true) {
     TrainingOptions o = te_options(1);
     o.layer.expert_load = load;
     o.layer.capacity_factor = capacity;
-    o.layer.pad_to_capacity = capacity.has_value();
+    o.layer.pad_to_capacity = pad && capacity.has_value();
     return kept_mib("mini-mixtral-8l", o, kMoe);
   };
   const double expert_rows = kept(2.0, {}) - kept(1.0, {});
@@ -125,6 +126,8 @@ TEST(KeptTensors, FollowTheLoadOfTheExperts) {
   EXPECT_NEAR(kept(1.5, {}) - kept(1.0, {}), 0.5 * expert_rows, 1e-6);
   EXPECT_NEAR(kept(1.0, 1.25), kept(1.25, {}), 1e-6);
   EXPECT_NEAR(kept(3.0, 1.25), kept(1.0, 1.25), 1e-6);
+  EXPECT_NEAR(kept(1.0, 1.25, false), kept(1.0, {}), 1e-6);
+  EXPECT_NEAR(kept(3.0, 1.25, false), kept(1.25, {}), 1e-6);
 }
 
 // Does the host wait for the tokens of each expert unless padding fixes their number? Dropping alone does not

@@ -29,6 +29,63 @@ constexpr std::int64_t segment_of(bool small, std::size_t stream) {
 
 }  // namespace
 
+std::size_t CachingAllocator::FreeList::chunk_of(const FreePiece& piece) const {
+  const auto last = chunks_.end() - 1;
+  return static_cast<std::size_t>(
+      std::partition_point(chunks_.begin(), last, [&](const auto& chunk) { return chunk.back() < piece; }) -
+      chunks_.begin());
+}
+
+const CachingAllocator::FreePiece* CachingAllocator::FreeList::lower_bound(const FreePiece& piece) const {
+  const std::vector<FreePiece>& chunk = chunks_[chunk_of(piece)];
+  const auto found = std::lower_bound(chunk.begin(), chunk.end(), piece);
+  return found == chunk.end() ? nullptr : &*found;
+}
+
+void CachingAllocator::FreeList::insert(const FreePiece& piece) {
+  constexpr std::size_t kMost = 64;
+  const std::size_t at = chunk_of(piece);
+  std::vector<FreePiece>& chunk = chunks_[at];
+  chunk.insert(std::lower_bound(chunk.begin(), chunk.end(), piece), piece);
+  if (chunk.size() <= kMost) return;
+  const auto half = chunk.begin() + kMost / 2;
+  std::vector<FreePiece> upper(half, chunk.end());
+  chunk.erase(half, chunk.end());
+  chunks_.insert(chunks_.begin() + static_cast<std::ptrdiff_t>(at) + 1, std::move(upper));
+}
+
+void CachingAllocator::FreeList::erase(const FreePiece& piece) {
+  const std::size_t at = chunk_of(piece);
+  std::vector<FreePiece>& chunk = chunks_[at];
+  chunk.erase(std::lower_bound(chunk.begin(), chunk.end(), piece));
+  if (chunk.empty() && chunks_.size() > 1) chunks_.erase(chunks_.begin() + static_cast<std::ptrdiff_t>(at));
+}
+
+void CachingAllocator::FreeList::change(const FreePiece& from, const FreePiece& to) {
+  const std::size_t at = chunk_of(from);
+  if (chunk_of(to) != at) {
+    erase(from);
+    insert(to);
+    return;
+  }
+  std::vector<FreePiece>& chunk = chunks_[at];
+  const auto old = std::lower_bound(chunk.begin(), chunk.end(), from);
+  if (to < from) {
+    const auto place = std::lower_bound(chunk.begin(), old, to);
+    std::move_backward(place, old, old + 1);
+    *place = to;
+  } else {
+    const auto place = std::lower_bound(old + 1, chunk.end(), to);
+    *std::move(old + 1, place, old) = to;
+  }
+}
+
+std::vector<CachingAllocator::FreePiece> CachingAllocator::FreeList::all() const {
+  std::vector<FreePiece> pieces;
+  for (const std::vector<FreePiece>& chunk : chunks_) pieces.insert(pieces.end(), chunk.begin(), chunk.end());
+  return pieces;
+}
+
 CachingAllocator::Block CachingAllocator::make(Piece piece) {
   if (unused_.empty()) {
     pieces_.push_back(piece);
@@ -41,26 +98,11 @@ CachingAllocator::Block CachingAllocator::make(Piece piece) {
 }
 
 void CachingAllocator::set_free(Block block, bool free) {
-  std::vector<FreePiece>& list = pool_of(pieces_[block]).free;
-  const FreePiece piece = entry_of(block);
-  const auto place = std::ranges::lower_bound(list, piece);
+  FreeList& list = pool_of(pieces_[block]).free;
   if (free)
-    list.insert(place, piece);
+    list.insert(entry_of(block));
   else
-    list.erase(place);
-}
-
-void CachingAllocator::change_free(const FreePiece& from, const FreePiece& to) {
-  std::vector<FreePiece>& list = pool_of(pieces_[to.block]).free;
-  const auto old = std::ranges::lower_bound(list, from);
-  if (to < from) {
-    const auto place = std::lower_bound(list.begin(), old, to);
-    std::move_backward(place, old, old + 1);
-    *place = to;
-  } else {
-    const auto place = std::lower_bound(old + 1, list.end(), to);
-    *std::move(old + 1, place, old) = to;
-  }
+    list.erase(entry_of(block));
 }
 
 void CachingAllocator::set_unmapped(Block block, bool unmapped) {
@@ -157,8 +199,8 @@ CachingAllocator::Block CachingAllocator::allocate(Bytes bytes, std::size_t stre
   const auto grown = [&] {
     return expandable_ ? grown_segment(size, small, stream) : new_segment(size, small, stream);
   };
-  const auto fit = std::ranges::lower_bound(free, FreePiece{size, std::numeric_limits<std::int64_t>::min(), Block{0}});
-  std::optional<Block> found = fit != free.end() ? fit->block : grown();
+  const FreePiece* fit = free.lower_bound({size, std::numeric_limits<std::int64_t>::min(), Block{0}});
+  std::optional<Block> found = fit != nullptr ? fit->block : grown();
   if (!found) {
     ++retries_;
     give_all_back();
@@ -234,7 +276,7 @@ void CachingAllocator::give_all_back() {
   for (const auto& [done, block] : std::exchange(pending_, {})) give_back(block);
   for (auto* pools : {&large_, &small_})
     for (Pool& pool : *pools)
-      for (const auto& [size, address, block] : std::vector(pool.free)) {
+      for (const auto& [size, address, block] : pool.free.all()) {
         if (expandable_) {
           unmap(block);
         } else if (pieces_[block].previous == kNone && pieces_[block].next == kNone) {

@@ -70,11 +70,28 @@ class CachingAllocator {
   struct FreePiece {
     std::int64_t size, address;
     Block block;
-    auto operator<=>(const FreePiece&) const = default;
+    bool operator<(const FreePiece& other) const {
+      return size != other.size ? size < other.size : address < other.address;
+    }
+  };
+  /// Free pieces in ascending order. They change with every op, and there may be thousands: chunks of a bounded size
+  /// are faster than a tree where there are few, and than one vector where there are many.
+  class FreeList {
+   public:
+    /// The first piece that is not less; null if there is none.
+    [[nodiscard]] const FreePiece* lower_bound(const FreePiece& piece) const;
+    void insert(const FreePiece& piece);
+    void erase(const FreePiece& piece);
+    void change(const FreePiece& from, const FreePiece& to);
+    [[nodiscard]] std::vector<FreePiece> all() const;
+
+   private:
+    /// The chunk in which the piece belongs.
+    [[nodiscard]] std::size_t chunk_of(const FreePiece& piece) const;
+    std::vector<std::vector<FreePiece>> chunks_{1};  ///< Only a chunk that is alone may be empty.
   };
   struct Pool {
-    /// Mapped pieces, sorted. They change with every op, so this is a vector instead of a tree.
-    std::vector<FreePiece> free;
+    FreeList free;                                      ///< Mapped pieces.
     std::set<std::pair<std::int64_t, Block>> unmapped;  ///< By address.
   };
 
@@ -91,8 +108,8 @@ class CachingAllocator {
   std::optional<Block> map(Block block, std::int64_t size);
   [[nodiscard]] FreePiece entry_of(Block block) const { return {pieces_[block].size, pieces_[block].address, block}; }
   void set_free(Block block, bool free);
-  /// Replaces a free piece by another one of its pool. Moves only the list entries between their places.
-  void change_free(const FreePiece& from, const FreePiece& to);
+  /// Replaces a free piece by another one of its pool.
+  void change_free(const FreePiece& from, const FreePiece& to) { pool_of(pieces_[to.block]).free.change(from, to); }
   void set_unmapped(Block block, bool unmapped);
   Block cut(Block block, std::int64_t size);
   void absorb(Block from, Block into);

@@ -18,10 +18,13 @@ RankShape rank_shape(const ModelSpec& model, const LayerOptions& options) {
   const MoeSpec& moe = model.moe;
   shape.local_experts = std::max<std::int64_t>(1, moe.experts / options.ep);
   const double capacity = options.capacity_factor.value_or(1.0),
-               kept = options.pad_to_capacity ? capacity : std::min(1.0, capacity);
-  shape.routed_rows = shape.tokens * static_cast<double>(moe.topk) * kept;
-  shape.expert_rows =
-      (options.pad_to_capacity ? 1.0 : options.expert_load) * shape.routed_rows * static_cast<double>(options.etp);
+               balanced = shape.tokens * static_cast<double>(moe.topk);
+  shape.routed_rows = balanced * (options.pad_to_capacity ? capacity : std::min(1.0, capacity));
+  // What exceeds the capacity is dropped, and up to it is padded if asked for.
+  const double load = options.pad_to_capacity   ? capacity
+                      : options.capacity_factor ? std::min(options.expert_load, capacity)
+                                                : options.expert_load;
+  shape.expert_rows = load * balanced * static_cast<double>(options.etp);
   // Rows of each expert are padded to a multiple of `align`, which adds half of it on average (docs/formulas.md#moe).
   const std::int64_t multiple = precision_recipe(options.precision).expert_row_multiple;
   const double own = expert_kernel(options).row_multiple, align = own > 0.0      ? own

@@ -254,7 +254,8 @@ BufferTensors buffer_tensors(const BuildContext& context, const OpList& list) {
 }
 
 ParameterTotals parameter_totals(const ModelSpec& model) {
-  const LayerOptions options;
+  LayerOptions options;
+  options.seq_len = 1;  // Learned positions: as many as the model has, however long the sequences of a run are.
   const Hardware hardware;
   const BuildContext context{model, options, hardware};
   const auto exact = [](const OpList& list, double expert_share) {

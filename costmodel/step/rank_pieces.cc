@@ -65,6 +65,8 @@ const PieceOps* Pieces::get(Piece part, const StagePiece& piece, bool offloaded)
           shape && !(graph.impl == GraphImpl::kTransformerEngine && captured(graph, op)))
         ops.dummies.insert(*shape);
   options.expert_load = kLoad;
+  if (!options.pad_to_capacity && options.capacity_factor.value_or(0.0) >= 1.0)
+    options.capacity_factor = {};  // What a rank draws is closer to the mean than a capacity.
   ops.loaded = part_ops(context, part, piece);
   ops.experts = (part == Piece::kMlp || part == Piece::kLayer) && piece.layer->mlp == MlpKind::kMoe &&
                 same_shape(ops.balanced, ops.loaded);
