@@ -35,6 +35,28 @@ std::map<std::string, std::string> flags_in(const Translated& read) {
   return result;
 }
 
+// Has Megatron-SWIFT the linears of its adapters, what a host's optimizer takes and a rollout's length; and is said
+// what of other losses and heads is left out?
+TEST(MegatronSwift, SaysWhatItsTasksAre) {
+  const std::string swift = "megatron rlhf --model Qwen/Qwen3-8B --max_length 1000 ";
+  const Translated grpo = read(swift +
+                               "--rlhf_type grpo --max_completion_length 8192 --tuner_type lora "
+                               "--target_modules linear_qkv linear_proj");
+  EXPECT_EQ(flags_in(grpo).at("--seq-length"), "9192");
+  EXPECT_EQ(grpo.fields["lora"]["target_modules"], (nlohmann::json{"linear_qkv", "linear_proj"}));
+  EXPECT_THAT(grpo.notes, Contains(HasSubstr("rlhf_type grpo: the generation of rollouts")));
+  EXPECT_EQ(flags_in(read(swift + "--rlhf_type grpo")).at("--seq-length"), "1512");
+  const Translated dpo = read(swift +
+                              "--rlhf_type dpo --optimizer_cpu_offload true --optimizer_offload_fraction 0.4 "
+                              "--tuner_type lora --target_modules all-linear");
+  EXPECT_EQ(flags_in(dpo).at("--seq-length"), "1000");
+  EXPECT_EQ(flags_in(dpo).at("--optimizer-offload-fraction"), "0.4");
+  EXPECT_FALSE(dpo.fields["lora"].contains("target_modules"));
+  EXPECT_THAT(dpo.notes, Contains(HasSubstr("rlhf_type dpo: a sample is")));
+  EXPECT_THAT(read("megatron sft --model Qwen/Qwen3-8B --task_type seq_cls").notes,
+              Contains(HasSubstr("task_type seq_cls: the head")));
+}
+
 // Does Pai-Megatron-Patch's vocabulary come from its tokenizer and what is added to it, or from the checkpoint; and are
 // its own names Megatron's?
 TEST(PaiMegatronPatch, IsReadInMegatronsNames) {
@@ -197,6 +219,118 @@ TEST(MegatronBridge, TakesWhatTheRecipeSets) {
   const Translated unknown = read(start + "--recipe my_own_recipe");
   EXPECT_THAT(unknown.notes, Contains(HasSubstr("no recipe of that name is known")));
   EXPECT_THAT(unknown.notes, Not(Contains(HasSubstr("as in the recipe"))));
+}
+
+// Does a recipe's row have what it sets by functions of its own: Kimi-K2's optimizer, sharded by layers, and its
+// layout; what Bridge names otherwise; and what counts only when the command changes something else?
+TEST(MegatronBridge, TakesWhatFunctionsOfTheRecipeSet) {
+  const std::string start = "torchrun --nproc-per-node 8 scripts/training/run_recipe.py --recipe ";
+  const auto has = [&](const std::string& words, const std::map<std::string, std::string>& expected) {
+    const auto flags = flags_in(read(start + words));
+    for (const auto& [flag, value] : expected) {
+      ASSERT_TRUE(flags.contains(flag)) << words << " " << flag;
+      EXPECT_EQ(flags.at(flag), value) << words << " " << flag;
+    }
+  };
+  has("kimi_k2_pretrain_config", {{"--optimizer", "dist_muon"},
+                                  {"--use-distributed-optimizer", ""},
+                                  {"--pipeline-model-parallel-layout",
+                                   "Etttt|tttt|tttt|tttt|tttt|tttt|tttt|tttt|tttt|tttt|tttt|tttt|tttt|tttt|tttt|tL"}});
+  EXPECT_FALSE(flags_in(read(start + "kimi_k2_pretrain_config")).contains("--overlap-param-gather"));
+  has("glm_45v_sft_128gpu_h100_bf16_config",
+      {{"--pipeline-model-parallel-layout", "Et|ttttttt|ttttttt|ttttttt|ttttttt|ttttttt|ttttttt|tttL"}});
+  has("deepseek_v4_flash_pretrain_32gpu_h100_bf16_config",
+      {{"--pipeline-model-parallel-layout", "Ettttttttttt|ttttttttttt|ttttttttttt|ttttttttttmL"}});
+  has("glm45_355b_pretrain_config",
+      {{"--decoder-first-pipeline-num-layers", "10"}, {"--decoder-last-pipeline-num-layers", "10"}});
+  EXPECT_FALSE(flags_in(read(start + "glm45_355b_pretrain_config -pp 1"))
+                   .contains("--decoder-first-pipeline-num-layers"));  // One stage has all layers.
+  has("nemotron_3_super_pretrain_config", {{"--mtp-use-repeated-layer", ""}, {"--moe-expert-capacity-factor", "1.1"}});
+  has("glm52_pretrain_192gpu_gb200_bf16_config", {{"--microbatch-group-size-per-virtual-pipeline-stage", "6"}});
+  has("gpt_oss_20b_pretrain_config model.context_parallel_size=2", {{"--cp-comm-type", "a2a"}});
+  has("llama3_8b_pretrain_2gpu_h100_nvfp4_config", {{"--fp4-format", "e2m1"}});
+  // DeepEP and HybridEP switch the shared expert's overlap off.
+  EXPECT_FALSE(
+      flags_in(read(start + "deepseek_v3_pretrain_256gpu_b200_fp8mx_config")).contains("--moe-shared-expert-overlap"));
+  // What only a field says, and what nothing says.
+  EXPECT_EQ(read(start + "deepseek_v3_pretrain_256gpu_b300_fp8mx_config").fields.value("fp8_attention", false), true);
+  EXPECT_THAT(read(start + "nemotron_3_super_pretrain_64gpu_b200_nvfp4_config").notes,
+              Contains(HasSubstr("not read, although the recipe sets it: quant_recipe")));
+}
+
+// Is a name of both packages that of scripts/performance, and its alias the library's?
+TEST(MegatronBridge, HasTwoRecipesOfSomeNames) {
+  const std::string start = "torchrun --nproc-per-node 8 scripts/training/run_recipe.py --recipe ";
+  EXPECT_THAT(read(start + "deepseek_v3_pretrain_1024gpu_h100_bf16_config").notes,
+              Contains(HasSubstr("deepseek_v3_pretrain_1024gpu_h100_bf16_config (perf_recipes/")));
+  EXPECT_THAT(read(start + "deepseek_v3_pretrain_config").notes,
+              Contains(HasSubstr("recipe deepseek_v3_pretrain_1024gpu_h100_bf16_config (recipes/")));
+}
+
+// Does scripts/performance take its own recipes alone: for another number of GPUs the default one, its batch scaled
+// with the ranks and its optimizer precision-aware in bf16; the named one unchanged; and none where it has none?
+TEST(MegatronBridge, TakesPerformanceRecipesForOtherNumbersOfGpus) {
+  const auto perf = [](const std::string& words) {
+    return read("python scripts/performance/setup_experiment.py -g h100 " + words);
+  };
+  const Translated other = perf("-m llama -mr llama3_8b -ng 16 -c bf16");
+  EXPECT_THAT(other.notes, Contains(HasSubstr("llama3_8b_pretrain_8gpu_h100_bf16_config (perf_recipes/")));
+  auto flags = flags_in(other);
+  EXPECT_EQ(flags.at("--global-batch-size"), "256");
+  EXPECT_EQ(flags.at("--context-parallel-size"), "2");
+  for (const char* flag :
+       {"--grad-reduce-in-bf16", "--no-check-for-nan-in-loss-and-grad", "--use-precision-aware-optimizer"})
+    EXPECT_TRUE(flags.contains(flag)) << flag;
+  EXPECT_EQ(flags_in(perf("-mr llama3_8b -ng 16")), flags);  // Pretraining in bf16 is the default.
+  EXPECT_EQ(flags_in(perf("-mr llama3_8b -ng 16 -gb 96")).at("--global-batch-size"), "96");
+
+  flags = flags_in(perf("-mr llama3_8b -ng 8"));
+  EXPECT_EQ(flags.at("--global-batch-size"), "128");
+  EXPECT_FALSE(flags.contains("--use-precision-aware-optimizer"));
+  EXPECT_EQ(flags_in(perf("-mr llama3_8b -ng 8 -cp 1")).at("--global-batch-size"), "128");
+
+  flags = flags_in(perf("-mr llama3_70b -ng 128"));
+  EXPECT_EQ(flags.at("--global-batch-size"), "512");  // 256 on 64 GPUs.
+  EXPECT_TRUE(flags.contains("--overlap-param-gather-with-optimizer-step"));
+  // The precision's details are the recipe's.
+  EXPECT_TRUE(flags_in(perf("-mr llama3_8b -ng 16 -c fp8_cs")).contains("--fp8-param-gather"));
+  EXPECT_FALSE(flags_in(perf("-mr llama3_8b -ng 16 -c fp8_cs")).contains("--use-precision-aware-optimizer"));
+
+  EXPECT_THAT(perf("-mr qwen3_8b -ng 8").notes, Contains(HasSubstr("no recipe of that name is known")));
+  EXPECT_THAT(perf("-mr qwen3_8b -ng 8 --use_recipes").notes,
+              Contains(HasSubstr("as in the recipe qwen3_8b_pretrain")));
+}
+
+// Does a backend that is null leave the dispatcher that is given, or the all-to-all one; and does an option without a
+// value change none that is given?
+TEST(MegatronBridge, LeavesTheGivenDispatcherWithoutABackend) {
+  const std::string start = "torchrun scripts/training/run_recipe.py --recipe qwen3_30b_a3b_pretrain_config ";
+  const std::string type = "--moe-token-dispatcher-type", backend = "--moe-flex-dispatcher-backend";
+  for (const char* none : {"null", "None", "none"}) {
+    const std::string words = std::string("model.moe_flex_dispatcher_backend=") + none;
+    for (const char* given :
+         {"", " model.moe_token_dispatcher_type=alltoall", " model.moe_token_dispatcher_type=flex"}) {
+      const auto flags = flags_in(read(start + words + given));
+      EXPECT_EQ(flags.at(type), "alltoall") << words << given;
+      EXPECT_FALSE(flags.contains(backend)) << words << given;
+    }
+  }
+  EXPECT_EQ(flags_in(read(start + "model.moe_token_dispatcher_type=alltoall")).at(type), "alltoall");
+  const std::string perf = "python scripts/performance/setup_experiment.py -mr deepseek_v3 -g gb200 -ng 256 -c fp8_mx ";
+  EXPECT_EQ(flags_in(read(perf + "--moe_flex_dispatcher_backend None")).at(type), "alltoall");
+  EXPECT_EQ(flags_in(read(perf + "--moe_flex_dispatcher_backend deepep")).at(backend), "deepep");
+  config::Diagnostics diagnostics;
+  const auto yaml = read_bridge_overrides(
+      "model:\n  moe_token_dispatcher_type: alltoall\n  moe_flex_dispatcher_backend: null\n  recompute_num_layers: "
+      "null\n",
+      "x.yaml", "nemotron-3-nano-30b-a3b", diagnostics);
+  ASSERT_TRUE(yaml && diagnostics.ok());
+  const auto flags = flags_in(translated({.words = yaml->words, .around = 0, .environment = {}}, {}).value());
+  EXPECT_EQ(flags.at(type), "alltoall");
+  EXPECT_FALSE(flags.contains("--recompute-method"));
+  const auto uniform = flags_in(read(start + "model.recompute_granularity=full model.recompute_method=uniform "
+                                             "model.recompute_num_layers=1"));
+  EXPECT_EQ(uniform.at("--recompute-method"), "uniform");
 }
 
 // Are overrides in a YAML those of the named model's recipe, and is a configuration with sizes none?

@@ -44,12 +44,23 @@ TEST_F(ShownCalls, AreFoundAsPeopleWriteThem) {
   EXPECT_THAT(shown_calls("torchrun run.py\n", "", "run.sh"), IsEmpty());
 }
 
+// Has a call the variables that its block of a page exports before it, and no other block's?
+TEST_F(ShownCalls, HaveWhatTheirBlockExports) {
+  (void)write_text("README.md", "```bash\ncd /a\nexport FIRST=5\nsh run.sh dsw\n```\n```bash\nsh run.sh dlc\n```\n");
+  const std::vector<ShownCall> calls = shown_calls("", path(""), "run.sh");
+  ASSERT_EQ(calls.size(), 2U);
+  EXPECT_EQ(calls[0].variables, (std::map<std::string, std::string>{{"FIRST", "5"}}));
+  EXPECT_THAT(calls[1].variables, IsEmpty());
+}
+
 // Is a placeholder in quotes a text, without one that is an argument's value becoming another?
 TEST(Placeholders, BecomeTexts) {
   std::set<std::string> found;
   EXPECT_EQ(with_placeholders("W=\"<some dir>\"\nT=<TOKEN>\nS=\"--tokens <image> <img>\"\n", found),
             "W=\"some-dir\"\nT='<TOKEN>'\nS=\"--tokens <image> <img>\"\n");
   EXPECT_THAT(found, ElementsAre("<TOKEN>", "<some dir>"));
+  EXPECT_EQ(with_placeholders("P=<Specify path>\nV=<Specify path>/v.json\nD=<file prefix>_text\n", found),
+            "P='<Specify path>'\nV='<Specify path>'/v.json\nD='<file prefix>'_text\n");
 }
 
 /// The settings that build a built-in model, without its vocabulary.
@@ -83,6 +94,11 @@ TEST(Vocabulary, IsThatOfTheTokenizerOrTheModel) {
   EXPECT_EQ(size(small), 128256);
   small.set("tokenizer_type", "GPT2BPETokenizer");
   EXPECT_EQ(size(small), 50257);
+  small.set("tokenizer_type", "Llama2Tokenizer");
+  small.set("tokenizer_model", "/data/tokenizer.model");
+  EXPECT_EQ(size(small), 32000);
+  small.set("tokenizer_model", "/data/llm-jp-tokenizer-100k.ver3.0b1.model");  // Another vocabulary of that type.
+  EXPECT_EQ(size(small), 0);
   EXPECT_EQ(size(sizes_of("deepseek-v3")), 129280);
   Settings other = sizes_of("deepseek-v3");
   other.set("num_layers", 12);

@@ -2,6 +2,7 @@
 
 #include <arpa/inet.h>
 #include <dirent.h>
+#include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <poll.h>
 #include <sys/socket.h>
@@ -19,8 +20,8 @@
 namespace foldwise::planner::script_test {
 namespace {
 
-const std::string kFolder = std::string(FW_LAUNCHES_DIR) + "/scripts";
-const std::string kRun = "torchrun --nproc-per-node 8 pretrain_gpt.py --num-layers 32 --micro-batch-size 1 ";
+const std::string scripts_folder = std::string(FW_LAUNCHES_DIR) + "/scripts";
+const std::string training_start = "torchrun --nproc-per-node 8 pretrain_gpt.py --num-layers 32 --micro-batch-size 1 ";
 
 std::string value_of(const LaunchCommand& command, const std::string& flag) {
   const auto found = std::ranges::find(command.arguments, flag, &Argument::flag);
@@ -66,12 +67,13 @@ TEST_F(Scripts, StartWhatBashStarts) {
                                                                    {"positional", "2"},
                                                                    {"conditions", "(none)"}}) {
     ImportRequest request;
-    request.folder = kFolder;
-    const LaunchCommand command = read(contents(kFolder + "/" + file + ".sh"), request);
+    request.folder = scripts_folder;
+    const LaunchCommand command = read(contents(fmt::format("{}/{}.sh", scripts_folder, file)), request);
     EXPECT_EQ(value_of(command, "--tensor-model-parallel-size"), tp) << file;
     EXPECT_EQ(command.num_gpus, 8) << file;
   }
-  EXPECT_THAT(message_of(contents(kFolder + "/exit.sh")), testing::HasSubstr("found nothing that starts training"));
+  EXPECT_THAT(message_of(contents(scripts_folder + "/exit.sh")),
+              testing::HasSubstr("found nothing that starts training"));
 }
 
 // Are conditions of every kind decided as bash decides them?
@@ -97,9 +99,21 @@ TEST_F(Scripts, DecideConditions) {
         R"(if [ $(nvidia-smi -L | wc -l) = 8 ]; then X=--qk-layernorm; fi)",
         R"(if [ $(python3 -c 'print(2 + 2)') = 4 ]; then X=--qk-layernorm; fi)",
         R"(until curl -s http://master:8265; do sleep 5; done; X=--qk-layernorm)"})
-    EXPECT_EQ(value_of(read(line + "\n" + kRun + "$X"), "--qk-layernorm"), "") << line;
-  EXPECT_EQ(value_of(read("T=2; S=$(( T > 1 ? 3 : 0 )); X=\"--num-experts $S\"\n" + kRun + "$X"), "--num-experts"),
-            "3");
+    EXPECT_EQ(value_of(read(fmt::format("{}\n{}$X", line, training_start)), "--qk-layernorm"), "") << line;
+  EXPECT_EQ(
+      value_of(read("T=2; S=$(( T > 1 ? 3 : 0 )); X=\"--num-experts $S\"\n" + training_start + "$X"), "--num-experts"),
+      "3");
+}
+
+// Is a number that stands for a variable which the script cannot do without never taken for its value, for the
+// launcher's words and derived numbers neither?
+TEST_F(Scripts, TakeNoFillerForAValue) {
+  const std::string text =
+      "N=${NODES:?}\ntorchrun --nnodes=$N --nproc_per_node 8 pretrain_gpt.py --num-layers 32 "
+      "--micro-batch-size 1 --global-batch-size $((N * 16))";
+  const LaunchCommand command = read(text);
+  EXPECT_FALSE(command.num_gpus.has_value());
+  EXPECT_EQ(value_of(command, "--global-batch-size"), "$NODES");
 }
 
 // Is a start found behind the programs that people put before it, with the number of ranks and the environment that
@@ -188,20 +202,22 @@ TEST_F(Scripts, SpeakAsTheirProgramsDo) {
 
 // Is a variable that nobody sets named where an argument hangs on it, at its own name and place, and nowhere else?
 TEST_F(Scripts, NameWhatNobodySets) {
-  EXPECT_EQ(value_of(read(kRun + "--tensor-model-parallel-size $TP"), "--tensor-model-parallel-size"), "$TP");
-  EXPECT_EQ(value_of(read(kRun + "--tensor-model-parallel-size $2"), "--tensor-model-parallel-size"), "$2");
-  EXPECT_EQ(value_of(read("T=$(( TP * 2 ))\n" + kRun + "--seq-length $T"), "--seq-length"), "$TP");
-  EXPECT_EQ(value_of(read(kRun + "--tensor-model-parallel-size ${TP:-4}"), "--tensor-model-parallel-size"), "4");
-  EXPECT_EQ(value_of(read("T=$TP; if [ -z \"$T\" ]; then T=8; fi\n" + kRun + "--tensor-model-parallel-size $T"),
-                     "--tensor-model-parallel-size"),
-            "8");
-  const LaunchCommand path = read(kRun + "--data-path $DATA --bf16 $EXTRA");
+  EXPECT_EQ(value_of(read(training_start + "--tensor-model-parallel-size $TP"), "--tensor-model-parallel-size"), "$TP");
+  EXPECT_EQ(value_of(read(training_start + "--tensor-model-parallel-size $2"), "--tensor-model-parallel-size"), "$2");
+  EXPECT_EQ(value_of(read("T=$(( TP * 2 ))\n" + training_start + "--seq-length $T"), "--seq-length"), "$TP");
+  EXPECT_EQ(value_of(read(training_start + "--tensor-model-parallel-size ${TP:-4}"), "--tensor-model-parallel-size"),
+            "4");
+  EXPECT_EQ(
+      value_of(read("T=$TP; if [ -z \"$T\" ]; then T=8; fi\n" + training_start + "--tensor-model-parallel-size $T"),
+               "--tensor-model-parallel-size"),
+      "8");
+  const LaunchCommand path = read(training_start + "--data-path $DATA --bf16 $EXTRA");
   EXPECT_EQ(value_of(path, "--bf16"), "");
   EXPECT_THAT(path.notes, testing::Contains(testing::HasSubstr("line 1: $EXTRA is not set")));
   ImportRequest given;
   given.variables = {{"TP", "4"}};
   given.arguments = {"a", "16"};
-  const LaunchCommand command = read(kRun + "--tensor-model-parallel-size $TP --seq-length $2", given);
+  const LaunchCommand command = read(training_start + "--tensor-model-parallel-size $TP --seq-length $2", given);
   EXPECT_EQ(value_of(command, "--tensor-model-parallel-size"), "4");
   EXPECT_EQ(value_of(command, "--seq-length"), "16");
 }
@@ -223,7 +239,7 @@ TEST_F(Scripts, OfMegatronSwiftHaveTheModelsLength) {
 TEST_F(Scripts, FillWhatTheyLeaveEmpty) {
   const std::string check =
       "IMAGE=\"\"\nNOTE=\"\"\nif [ -z \"$IMAGE\" ]; then echo \"IMAGE must be set\"; exit 1; fi\n";
-  const LaunchCommand filled = read(check + kRun + "--tensor-model-parallel-size ${NOTE:-4} --save $IMAGE");
+  const LaunchCommand filled = read(check + training_start + "--tensor-model-parallel-size ${NOTE:-4} --save $IMAGE");
   EXPECT_EQ(value_of(filled, "--tensor-model-parallel-size"), "4");
   EXPECT_EQ(value_of(filled, "--save"), "IMAGE-to-be-given");
   EXPECT_THAT(filled.notes, testing::Contains("the script leaves IMAGE empty: taken as given"));
@@ -231,10 +247,11 @@ TEST_F(Scripts, FillWhatTheyLeaveEmpty) {
   EXPECT_EQ(
       value_of(read(check +
                     "if [ -z \"${R+x}\" ]; then R=\"\"; fi\n[ -n \"$T\" ] && X=\"--tensor-model-parallel-size $T\"\n" +
-                    kRun + "$X --save $IMAGE $R"),
+                    training_start + "$X --save $IMAGE $R"),
                "--tensor-model-parallel-size"),
       "(none)");
-  EXPECT_THAT(read("IMAGE=\"\"\n[ -z \"$IMAGE\" ] && X=--qk-layernorm\n" + kRun + "$X").notes, testing::IsEmpty());
+  EXPECT_THAT(read("IMAGE=\"\"\n[ -z \"$IMAGE\" ] && X=--qk-layernorm\n" + training_start + "$X").notes,
+              testing::IsEmpty());
   EXPECT_THAT(message_of("swift sft --model Qwen/Qwen3-8B --bf16 true"),
               testing::HasSubstr("expected a training with Megatron, found one with ms-swift"));
 }
@@ -256,7 +273,8 @@ srun --container-image=$IMAGE bash -c "$CMD"
 
 // Is each of several starts one run, and the same start on two nodes one?
 TEST_F(Scripts, CountStarts) {
-  const std::string text = "for n in 0 1; do\n torchrun --node_rank $n x.py --num-layers 2 &\ndone\nwait\n" + kRun;
+  const std::string text =
+      "for n in 0 1; do\n torchrun --node_rank $n x.py --num-layers 2 &\ndone\nwait\n" + training_start;
   const LaunchCommand first = read(text);
   EXPECT_EQ(value_of(first, "--num-layers"), "2");
   EXPECT_THAT(first.notes, testing::Contains(testing::HasSubstr("it starts 2 runs")));
@@ -279,7 +297,7 @@ TEST(CommandLines, StartNoProcess) {
         "  PID COMMAND\n 12 bash run.sh\n 4711 /usr/bin/python3 -u x.py --num-layers 7 --bf16\n",
         "root 4711 99.0 1.2 ? Rl 12:00 3:00 /opt/bin/python x.py --num-layers 7 --moe-layer-freq ([0]*3+[1]*58)\n"})
     EXPECT_EQ(value_of(read(text, none), "--num-layers"), "7") << text;
-  EXPECT_THAT(message_of("TP=2\n" + kRun + "--tensor-model-parallel-size $TP", none),
+  EXPECT_THAT(message_of("TP=2\n" + training_start + "--tensor-model-parallel-size $TP", none),
               testing::AllOf(testing::HasSubstr("is a script, which bash evaluates in a sandbox"),
                              testing::HasSubstr("ps -ww -o pid,args")));
 }

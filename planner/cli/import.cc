@@ -61,6 +61,7 @@ void print_notes(const planner::Imported& imported) {
   const auto list = [&](const char* name, const std::vector<planner::Argument>& arguments, const char* what) {
     if (arguments.empty()) return;
     std::vector<std::string> pieces;
+    pieces.reserve(arguments.size() + 1);
     for (const planner::Argument& argument : arguments)
       pieces.push_back(argument.line > 0 ? fmt::format("{} (line {})", argument.flag, argument.line) : argument.flag);
     pieces.emplace_back(what);
@@ -111,7 +112,7 @@ void add_import(CLI::App& app, Command& chosen) {
       ->check(CLI::PositiveNumber);
   command->add_option("--env", options->variables, "A variable that the script takes from its environment: NAME=VALUE");
   command->add_option("--start", options->start, "Which of the runs that a script starts, counted from 1")
-      ->check(CLI::PositiveNumber);
+      ->check(CLI::Range(1, 1'000));
   command->add_option("arguments", options->arguments, "Behind --: what the script is given")->type_name("ARG");
   add_release(*command, options->release, "the newest that knows every flag");
   add_format(*command, options->format);

@@ -197,6 +197,9 @@ std::vector<ArgumentCheck> make_checks() {
        FW_IF(!s.has("kv_channels") && s.integer("num_attention_heads", 0) > 0 &&
              s.integer("hidden_size", 0) % s.integer("num_attention_heads", 1) != 0),
        "without --kv-channels --hidden-size must be a multiple of --num-attention-heads"},
+      {"mlp.one_activation", "swiglu squared_relu quick_geglu",
+       FW_IF(s.on("swiglu") && (s.on("squared_relu") || s.on("quick_geglu"))),
+       "--swiglu excludes --squared-relu and --quick-geglu"},
       {"grid.lr", "min_lr lr", FW_IF(s.has("lr") && s.number("min_lr", 0.0) > s.number("lr", 0.0)),
        "--min-lr must not exceed --lr"},
       {"grid.rampup", "rampup_batch_size train_iters", FW_IF(s.has("rampup_batch_size") && s.has("train_iters")),

@@ -14,7 +14,6 @@
 
 #include "costmodel/config/number.h"
 #include "planner/launch/files.h"
-#include "planner/launch/frontend.h"
 #include "planner/launch/geometry.h"
 #include "planner/launch/model_arguments.h"
 #include "planner/models/models.h"
@@ -23,6 +22,13 @@ namespace foldwise::planner {
 
 using config::Diagnostics;
 using nlohmann::json;
+
+std::string published_model(const std::string& name) {
+  const std::string base = base_of(name.substr(0, name.find_last_not_of('/') + 1));
+  const std::vector<std::string> known = built_in_models();
+  const std::string found = find_model(base, "");
+  return std::ranges::find(known, found) != known.end() ? found : "";
+}
 
 namespace {
 
@@ -82,12 +88,14 @@ void add_vocabulary(Settings& s, std::vector<std::string>& notes) {
     s.set("vocab_size", size);
     notes.push_back(fmt::format("--vocab-size: {}, {}", size, why));
   };
-  const std::string type = type_of_tokenizer(s);
-  if (const auto row = table.at("types").find(type); row != table.at("types").end())
-    return take(row->at("size"), fmt::format("a {}'s: {}", type, row->at("source").get<std::string>()));
-  if (const auto found =
-          vocabulary_of_path(s.text("tokenizer_model", s.text("tokenizer_name_or_path", "")), table.at("files")))
-    return take(found->size, found->of);
+  const std::string type = type_of_tokenizer(s), path = s.text("tokenizer_model", s.text("tokenizer_name_or_path", "")),
+                    file = base_of(path);
+  if (const json& types = table.at("types"); types.contains(type)) {
+    const json& row = types.at(type);
+    if (path.empty() || file.find('$') != std::string::npos || row.value("file", file) == file)
+      return take(row.at("size"), fmt::format("a {}'s: {}", type, row.at("source").get<std::string>()));
+  }
+  if (const auto found = vocabulary_of_path(path, table.at("files"))) return take(found->size, found->of);
   if (const std::string model = model_but_for_vocabulary(s); !model.empty())
     take(load_model(model).vocab_size, fmt::format("that of {}, whose other sizes these are", model));
 }

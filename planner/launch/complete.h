@@ -8,6 +8,10 @@
 // of layers. Also lists options that are not modelled.
 namespace foldwise::planner {
 
+/// The built-in model that a name as people write it stands for: with an organisation, in any case, with "-Instruct", a
+/// date or the like at the end, or as a folder. Empty if there is none.
+[[nodiscard]] std::string published_model(const std::string& name);
+
 /// Sets the vocabulary size if the arguments name a tokenizer of known size (from vocabularies.json or a built-in
 /// model). Adds the origin of the size to `notes`.
 void add_vocabulary(Settings& settings, std::vector<std::string>& notes);

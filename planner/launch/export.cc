@@ -384,8 +384,7 @@ Launch launch_in(const Release& release, const Run& run, LaunchTarget target, Tr
 
 Launch launch_of(const Run& run, LaunchTarget target, Trial trial) {
   if (run.release != nullptr) return launch_in(*run.release, run, target, trial);
-  for (auto release = releases().rbegin(); release != releases().rend(); ++release) {
-    if (!release->numbered()) continue;
+  for (const Release* release : numbered_releases()) {
     try {
       return launch_in(*release, run, target, trial);
     } catch (const config::ConfigError&) {  // An older release may accept the run. If none does, report the newest

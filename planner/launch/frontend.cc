@@ -48,44 +48,11 @@ const std::vector<FrontEnd>& front_ends() {
   return all;
 }
 
-/// The flag that sets a member of Megatron's Namespace to these values. Nothing if that is the value without a flag, or
-/// no flag can set it.
-std::optional<Argument> argument_for(const std::string& dest, const Words& given, int line) {
-  const std::vector<const ArgumentSpec*> flags = flags_of(dest);
-  const bool many = !flags.empty() && flags.front()->many;
-  const bool listed = given.size() == 1 && given.front().starts_with('[') && given.front().ends_with(']');
-  const Words values = many && listed ? items_of(given.front()) : given;
-  const bool truth = values.empty() || says(values, "true"), falsehood = says(values, "false");
-  for (const ArgumentSpec* spec : flags) {
-    if (!spec->takes_nothing()) {
-      if (says(values, "null") || says(values, "none")) return std::nullopt;
-      if (spec->many || values.size() < 2) return Argument{.flag = spec->flag, .values = values, .line = line};
-      // A list for a flag that takes it as one word: a Python list if it has a value for every layer.
-      const std::string list = fmt::format("{}", fmt::join(values, ","));
-      return Argument{.flag = spec->flag, .values = {dest.ends_with("_freq") ? "[" + list + "]" : list}, .line = line};
-    }
-    if (spec->type == ArgumentType::kEither && falsehood)
-      return Argument{.flag = "--no-" + spec->flag.substr(2), .values = {}, .line = line};
-    if ((spec->type == ArgumentType::kFalse && falsehood) || (spec->type != ArgumentType::kFalse && truth))
-      return Argument{.flag = spec->flag, .values = {}, .line = line};
-  }
-  return std::nullopt;
-}
-
 /// Whether an import mentions a member although nothing reads it: the tokenizer, layers of another program, and options
 /// that change the cost but are not modelled.
 bool is_told(const std::string& dest) {
   return dest == "tokenizer_model" || dest == "spec" ||
          std::ranges::any_of(flags_of(dest), [](const ArgumentSpec* spec) { return is_not_modelled(spec->flag); });
-}
-
-/// Whether a recipe has the name `wanted`, in which a star stands for digits.
-bool is_named(const std::string& recipe, const std::string& wanted) {
-  const std::size_t star = wanted.find('*');
-  if (star == std::string::npos) return recipe == wanted;
-  const std::string begin = wanted.substr(0, star), end = wanted.substr(star + 1);
-  return recipe.starts_with(begin) && recipe.ends_with(end) &&
-         recipe.find_first_not_of("0123456789", star) == recipe.size() - end.size();
 }
 
 constexpr std::size_t kLongestName = 256;  // Of a model or recipe; std::regex uses stack in proportion.
@@ -108,8 +75,9 @@ class Translation {
   Translated run() {
     result_.front_end = row_.at("name");
     for (const Given& given : given_) take(given);
+    for (const auto& [dest, value] : values_) asked_.insert(dest);
     for (const json& names : row_.at("model")) {
-      if (result_.model.empty()) result_.model = model_of(names.is_array() ? names : json::array({names}));
+      if (result_.model.empty()) result_.model = joined(given_, names.is_array() ? names.get<Words>() : Words{names});
       if (result_.model_option.empty()) result_.model_option = names.is_array() ? names.front() : names;
     }
     if (row_.contains("model_tail") && result_.model.size() <= kLongestName)
@@ -126,9 +94,14 @@ class Translation {
     for (const json& sum : row_.value("sums", json::array())) add_to(sum);
     for (const json& rule : row_.value("given_with", json::array()))
       if (const auto found = values_.find(rule.at("when").get<std::string>());
-          found != values_.end() && !says(found->second.first, "none") &&
-          !of_recipe_.contains(rule.at("megatron").get<std::string>()))
+          found != values_.end() && !is_off(found->second.first) &&
+          !of_recipe_.contains(rule.at("megatron").get<std::string>()) &&
+          !asked_.contains(rule.at("megatron").get<std::string>()))
         set(rule.at("megatron"), {word_of(rule.at("value"))}, found->second.second);
+    if (row_.contains("flex_needs_backend")) settle_dispatcher();
+    if (member("pipeline_model_parallel_size", 1) == 1)
+      for (const std::string dest : {"decoder_first_pipeline_num_layers", "decoder_last_pipeline_num_layers"})
+        if (of_recipe_.contains(dest)) values_.erase(dest);
     lengths();
     for (const json& rule : row_.value("without", json::array()))
       if (const auto found = values_.find(rule.at("when").get<std::string>());
@@ -148,6 +121,11 @@ class Translation {
     if (!own_.empty())
       result_.notes.push_back(fmt::format("not given, so as {} has it: {}", result_.front_end, fmt::join(own_, ", ")));
     if (!unread_.empty()) result_.notes.push_back(fmt::format("not read: {}", fmt::join(unread_, ", ")));
+    for (const json& note : row_.value("notes", json::array()))
+      if (const Words* words = find(note.at("theirs")); words != nullptr && !words->empty())
+        if (const auto said = note.at("values").find(words->front()); said != note.at("values").end())
+          result_.notes.push_back(
+              fmt::format("{} {}: {}", note.at("theirs").get<std::string>(), words->front(), said->get<std::string>()));
     if (!recipe.empty())
       result_.notes.push_back(recipe);
     else if (!result_.model.empty() && row_.contains("note"))
@@ -156,6 +134,25 @@ class Translation {
   }
 
  private:
+  /// Whether a value switches off what another one would follow from.
+  static bool is_off(const Words& values) {
+    return says(values, "none") || says(values, "null") || says(values, "false");
+  }
+
+  /// A backend that is switched off leaves the all-to-all dispatcher, and only the flexible one has a backend.
+  void settle_dispatcher() {
+    const auto type = values_.find("moe_token_dispatcher_type"), backend = values_.find("moe_flex_dispatcher_backend");
+    if (type == values_.end()) return;
+    if (backend != values_.end() && is_off(backend->second.first)) {
+      if (says(type->second.first, "flex")) type->second.first = {"alltoall"};
+      values_.erase(backend);
+    }
+    if (says(type->second.first, "flex")) return;
+    for (const char* dest : {"moe_flex_dispatcher_backend", "moe_flex_dispatcher_num_sms", "moe_deepep_num_sms",
+                             "moe_hybridep_num_sms", "moe_hybridep_num_sms_preprocessing"})
+      values_.erase(dest);
+  }
+
   void set(const std::string& dest, Words values, int line) { values_[dest] = {std::move(values), line}; }
 
   void take(const Given& given) {
@@ -189,41 +186,56 @@ class Translation {
       unread_.push_back(given.word);
   }
 
-  /// "qwen3_{mode}" with the options' values; empty if one of them is not given.
-  [[nodiscard]] std::string filled(std::string text, const json& words) const {
+  /// "qwen3_{mode}" with the options' values; empty if one of them is not given. "{_name}" is "_" and the value, or
+  /// nothing.
+  [[nodiscard]] std::string filled(std::string text, const json& recipes) const {
     for (std::size_t begin = text.find('{'); begin != std::string::npos; begin = text.find('{')) {
       const std::size_t end = text.find('}', begin);
-      const Words* values = find(text.substr(begin + 1, end - begin - 1));
-      if (values == nullptr || values->size() != 1 || values->front().size() > kLongestName ||
-          values->front().find('{') != std::string::npos)
+      std::string name = text.substr(begin + 1, end - begin - 1);
+      const bool optional = name.starts_with('_');
+      if (optional) name.erase(0, 1);
+      std::string value = recipes.at("unless_given").value(name, "");
+      if (const Words* values = find(name); values != nullptr) {
+        if (values->size() != 1) return "";
+        value = values->front();
+      }
+      if (value.size() > kLongestName || value.find('{') != std::string::npos || (value.empty() && !optional))
         return "";
-      std::string value = values->front();
       std::ranges::transform(value, value.begin(), [](unsigned char c) { return std::tolower(c); });
-      text.replace(begin, end - begin + 1, words.value(value, value));
+      value = recipes.at("words").value(value, value);
+      text.replace(begin, end - begin + 1, optional && !value.empty() ? "_" + value : value);
     }
     return text;
   }
 
-  /// The row of the recipe that the options name; the end of the rows if there is none.
-  [[nodiscard]] json::const_iterator named_recipe(const json& rows, const json& recipes) const {
-    for (const std::string name : recipes.at("names")) {
-      const std::string wanted = filled(name, recipes.at("words"));
-      if (wanted.empty()) continue;
-      for (auto row = rows.begin(); row != rows.end(); ++row)
-        if (is_named(row.key(), wanted)) return row;
+  /// The name of the recipe's row; empty if there is none. `other_gpus`: it is the one that scripts/performance takes
+  /// because no recipe has this number of GPUs.
+  [[nodiscard]] std::string named_recipe(const json& file, const json& recipes, bool& other_gpus) const {
+    const json& rows = file.at("rows");
+    const json& performance = recipes.at("performance");
+    if (find(performance.at("when")) != nullptr && find(performance.at("unless")) == nullptr) {
+      std::string exact = filled(performance.at("exact"), recipes);
+      if (const auto row = rows.find(exact); row != rows.end() && row->value("source", "").starts_with("perf_recipes"))
+        return exact;
+      other_gpus = true;
+      return file.at("performance").value(filled(performance.at("other"), recipes), "");
     }
-    return rows.end();
+    for (const std::string name : recipes.at("names"))
+      if (const auto row = rows.find(filled(name, recipes)); row != rows.end()) return row->value("as", row.key());
+    return "";
   }
 
   /// Sets what the named recipe sets and the arguments do not. Returns a note; empty if there is no such recipe.
   std::string take_recipe() {
     if (!row_.contains("recipes")) return "";
-    static const json rows = json::parse(launch_file("bridge_recipes")).at("rows");
+    static const json file = json::parse(launch_file("bridge_recipes"));
     const json& recipes = row_.at("recipes");
-    const auto found = named_recipe(rows, recipes);
-    if (found == rows.end()) return "";
-    const std::string name = found->value("as", found.key());
-    const json& recipe = rows.at(name);
+    bool other_gpus = false;
+    const std::string name = named_recipe(file, recipes, other_gpus);
+    if (name.empty()) return "";
+    const json& recipe = file.at("rows").at(name);
+    const bool performance = find(recipes.at("performance").at("when")) != nullptr;
+    if (performance) forget("compute_dtype");  // It chooses the recipe, which has the precision's details.
     std::set<std::string> left_out;
     for (const json& together : recipes.at("together"))
       if (std::ranges::any_of(together, [&](const json& dest) { return values_.contains(dest.get<std::string>()); }))
@@ -237,13 +249,58 @@ class Translation {
       of_recipe_.insert(dest);
     }
     const std::string source = recipe.at("source");
-    if (source.starts_with("perf_recipes")) scale_batch(name, recipe.at("set"));
-    if (name.find("_peft_") != std::string::npos)
-      result_.fields = {{"task", "lora"}, {"lora", {{"dim", recipe.value("lora_dim", recipes.at("lora_dim"))}}}};
-    else if (name.find("_sft_") != std::string::npos)
-      result_.fields["task"] = "sft";
+    if (source.starts_with("perf_recipes") && (other_gpus || !performance)) scale_batch(name, recipe.at("set"));
+    if (other_gpus) override_performance();
+    json fields = recipe.value("fields", json::object());
+    if (left_out.contains("fp8")) fields.erase("fp8_attention");
+    if (name.find("_peft_") != std::string::npos) {
+      fields["task"] = "lora";
+      fields["lora"]["dim"] = recipe.value("lora_dim", recipes.at("lora_dim"));
+    } else {
+      fields.erase("lora");
+      if (name.find("_sft_") != std::string::npos) fields["task"] = "sft";
+    }
+    result_.fields = std::move(fields);
     result_.defaults = recipes.at("defaults");
-    return fmt::format("what is not given is as in the recipe {} ({})", name, source);
+    if (recipe.contains("unsaid"))
+      result_.notes.push_back(
+          fmt::format("not read, although the recipe sets it: {}", fmt::join(recipe.at("unsaid").get<Words>(), ", ")));
+    const bool library = name.starts_with("recipes.");  // scripts/performance has one of this name too.
+    return fmt::format("what is not given is as in the recipe {} ({})", library ? name.substr(8) : name, source);
+  }
+
+  /// Takes back what an option with a word of its own set.
+  void forget(const std::string& option) {
+    const Words* values = find(option);
+    if (values == nullptr || values->size() != 1) return;
+    for (const json& argument : row_.at("arguments")) {
+      if (argument.at("theirs") != option || !argument.contains("values")) continue;
+      const json& meanings = argument.at("values");
+      if (!meanings.contains(values->front())) continue;
+      for (const auto& [dest, value] : meanings.at(values->front()).items()) {
+        values_.erase(dest);
+        asked_.erase(dest);
+      }
+    }
+  }
+
+  /// What scripts/performance sets where no recipe has this number of GPUs (utils/overrides.py:669-686).
+  void override_performance() {
+    const Words* dtype = find("compute_dtype");
+    const bool adam = word_in("optimizer", "adam") == "adam", muon = word_in("optimizer", "adam") == "dist_muon";
+    if (adam && (dtype == nullptr || says(*dtype, "bf16"))) set("use_precision_aware_optimizer", {"true"}, 0);
+    const std::int64_t stages = member("pipeline_model_parallel_size", 1),
+                       model = stages * member("tensor_model_parallel_size", 1) * member("context_parallel_size", 1);
+    if (word_in("overlap_param_gather", "") == "true" && result_.num_gpus.value_or(0) / model > 1 && stages > 1 &&
+        member("num_virtual_stages_per_pipeline_rank", 1) > 1 && !muon &&
+        (dtype == nullptr || (!says(*dtype, "fp8_mx") && !says(*dtype, "nvfp4"))))
+      set("overlap_param_gather_with_optimizer_step", {"true"}, 0);
+  }
+
+  /// The word of a member of Megatron's Namespace that has one.
+  [[nodiscard]] std::string word_in(const std::string& dest, const std::string& otherwise) const {
+    const auto found = values_.find(dest);
+    return found == values_.end() || found->second.first.size() != 1 ? otherwise : found->second.first.front();
   }
 
   /// Keeps a performance recipe's sequences of a data-parallel rank (scripts/common/benchmark_parallelism.py:126).
@@ -273,13 +330,23 @@ class Translation {
         row_.items(), [&](const auto& item) { return item.key() != "arguments" && holds(holds, item.value()); });
   }
 
-  /// Adds the value of another option to a whole number.
+  /// Adds the value of another option, or its default, to a whole number.
   void add_to(const json& sum) {
+    const json conditions = sum.value("with", json::object());
+    for (const auto& [option, value] : conditions.items())
+      if (const Words* words = find(option); words == nullptr || !says(*words, value.get<std::string>())) return;
     const auto found = values_.find(sum.at("megatron").get<std::string>());
-    const auto more = number(sum.at("theirs"));
+    auto more = number(sum.at("theirs"));
+    if (!more && sum.contains("otherwise")) more = sum.at("otherwise").get<std::int64_t>();
     if (found == values_.end() || !more || found->second.first.size() != 1) return;
     if (const auto own = config::number_in<std::int64_t>(found->second.first.front()))
       found->second.first = {std::to_string(*own + *more)};
+  }
+
+  /// The words that are known, as a list; null if there are none.
+  static json known_of(Words words, const Words& known) {
+    std::erase_if(words, [&](const std::string& word) { return std::ranges::find(known, word) == known.end(); });
+    return words.empty() ? json() : json(words);
   }
 
   /// Sets a field of the run file: from an option, or to a fixed value if the start (`start`) or another field (`with`)
@@ -291,6 +358,7 @@ class Translation {
       const Words* words = find(row.at("theirs"));
       if (words == nullptr || words->empty()) return;
       value = row.contains("values") ? row.at("values").value(words->front(), json()) : json(words->front());
+      if (row.contains("only")) value = known_of(*words, row.at("only").get<Words>());
       if (const auto whole = config::number_in<std::int64_t>(words->front()); whole && !row.contains("values"))
         value = *whole;
     }
@@ -326,44 +394,12 @@ class Translation {
     set(argument.at("megatron"), std::move(values), line);
   }
 
-  [[nodiscard]] const Words* find(const std::string& name) const {
-    const Words* values = nullptr;
-    for (const Given& given : given_)
-      if (given.name == name) values = &given.values;
-    return values;
-  }
-
-  /// The values of these options, joined: for example a family and a size. Empty if one is not given.
-  [[nodiscard]] std::string model_of(const json& names) const {
-    std::string model;
-    for (const std::string name : names) {
-      const Words* values = find(name);
-      if (values == nullptr || values->empty()) return "";
-      model += (model.empty() ? "" : "-") + values->front();
-    }
-    return model;
-  }
-
+  [[nodiscard]] const Words* find(const std::string& name) const { return values_of(given_, name); }
   [[nodiscard]] std::optional<std::int64_t> number(const std::string& name) const {
-    constexpr std::int64_t kMost = 1'000'000'000;
-    std::string text;
-    if (name.starts_with('$')) {
-      const auto found = started_.environment.find(name.substr(1));
-      if (found != started_.environment.end()) text = found->second;
-    } else if (const Words* values = find(name); values != nullptr && !values->empty()) {
-      text = values->front();
-    }
-    const auto value = config::number_in<std::int64_t>(text);
-    return value && *value >= 1 && *value <= kMost ? value : std::nullopt;
+    return number_of(given_, started_.environment, name);
   }
-
   [[nodiscard]] std::optional<std::int64_t> product_of(const json& names) const {
-    std::int64_t product = 1;
-    for (const std::string name : names) {
-      const auto value = number(name);
-      if (!value || __builtin_mul_overflow(product, *value, &product)) return std::nullopt;
-    }
-    return product;
+    return planner::product_of(given_, started_.environment, names.get<Words>());
   }
 
   /// A whole number that was translated to a member of Megatron's Namespace.
@@ -429,7 +465,8 @@ class Translation {
   const Started& started_;
   std::vector<Given> given_;
   const std::map<std::string, int>& lines_;
-  std::set<std::string> of_recipe_;  ///< Members of Megatron's Namespace that the recipe sets.
+  std::set<std::string> asked_;      ///< Members of Megatron's Namespace that the start sets.
+  std::set<std::string> of_recipe_;  ///< And those that the recipe sets.
   Words own_, unread_;               ///< Options with the front end's own values, and options that nothing reads.
   std::map<std::string, std::pair<Words, int>> values_;  ///< By member of Megatron's Namespace, with the line.
   Translated result_;
@@ -443,13 +480,6 @@ std::optional<Translated> translated(const Started& started, const std::map<std:
     if (std::regex_search(words, front_end.start) && words.find(front_end.row.value("with", "")) != std::string::npos)
       return Translation(front_end.row, started, lines).run();
   return std::nullopt;
-}
-
-std::string published_model(const std::string& name) {
-  const std::string base = base_of(name.substr(0, name.find_last_not_of('/') + 1));
-  const std::vector<std::string> known = built_in_models();
-  const std::string found = find_model(base, "");
-  return std::ranges::find(known, found) != known.end() ? found : "";
 }
 
 }  // namespace foldwise::planner

@@ -33,8 +33,4 @@ struct Translated {
 /// Nothing if `started` is not a front end. `lines`: lines of the names that occur once in the file.
 [[nodiscard]] std::optional<Translated> translated(const Started& started, const std::map<std::string, int>& lines);
 
-/// The built-in model that a name as people write it stands for: with an organisation, in any case, with "-Instruct", a
-/// date or the like at the end, or as a folder. Empty if there is none.
-[[nodiscard]] std::string published_model(const std::string& name);
-
 }  // namespace foldwise::planner

@@ -14,7 +14,6 @@
 #include "planner/launch/checks.h"
 #include "planner/launch/complete.h"
 #include "planner/launch/dump.h"
-#include "planner/launch/frontend.h"
 #include "planner/launch/geometry.h"
 #include "planner/launch/mapping.h"
 #include "planner/launch/model_arguments.h"

@@ -69,10 +69,11 @@ std::string with_placeholders(const std::string& script, std::set<std::string>& 
       continue;
     }
     if (at == 0 || std::string_view("=:/").find(script[at - 1]) == std::string_view::npos) continue;
+    const bool assigned = script[at - 1] == '=';  // PATH=<Specify path>_text_document
     std::size_t end = at + 1;
-    while (end < script.size() && is_name(script[end])) ++end;
+    while (end < script.size() && (is_name(script[end]) || (assigned && end > at + 1 && script[end] == ' '))) ++end;
     if (end == at + 1 || end >= script.size() || script[end] != '>') continue;
-    if (end + 1 < script.size() && !ends_word(script[end + 1])) continue;
+    if (end + 1 < script.size() && !ends_word(script[end + 1]) && !(assigned && script[end + 1] == '_')) continue;
     const std::string placeholder = script.substr(at, end + 1 - at);
     found.insert(placeholder);
     result += script.substr(done, at - done) + "'" + placeholder + "'";

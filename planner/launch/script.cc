@@ -80,9 +80,13 @@ class Evaluation {
     ScriptStarts found{.starts = starts_in(result_), .notes = {}, .outgrown = {}};
     if (!unset_.empty()) found = without_unset(found);
     if (found.starts.empty()) no_start(diagnostics);
-    if (shown_)
+    if (shown_) {
+      Words words;
+      for (const auto& [name, value] : shown_->variables) words.push_back(fmt::format("{}={}", name, value));
+      words.insert(words.end(), shown_->arguments.begin(), shown_->arguments.end());
       found.notes.push_back(fmt::format("its arguments are those of {}: \"{}\"; others go behind --", shown_->where,
-                                        fmt::join(shown_->arguments, " ")));
+                                        fmt::join(words, " ")));
+    }
     for (const std::string& p : placeholders_) found.notes.push_back(p + " is to be replaced: taken as it stands");
     for (const std::string& name : emptied_)
       found.notes.push_back(fmt::format("the script leaves {} empty: taken as given", name));
@@ -267,7 +271,8 @@ class Evaluation {
     request.arguments = shown_ ? shown_->arguments : question_.arguments;
     for (const Unset& unset : unset_) request.environment.erase(unset.name);
     ScriptStarts found{.starts = starts_in(run_once(request)), .notes = {}, .outgrown = {}};
-    if (found.starts.empty()) {
+    const bool filled = found.starts.empty();
+    if (filled) {
       found = std::move(empty);
       request = request_;
     }
@@ -275,14 +280,14 @@ class Evaluation {
     // several.
     std::vector<bool> hangs(unset_.size());
     for (std::size_t i = 0; i < unset_.size() && may_run(); ++i) {
-      SandboxRequest filled = request;
-      value_in(filled, unset_[i]) = kOther;
-      hangs[i] = name_starts({unset_[i]}, starts_in(run_once(filled)), found.starts);
+      SandboxRequest other = request;
+      value_in(other, unset_[i]) = kOther;
+      hangs[i] = name_starts({unset_[i]}, starts_in(run_once(other)), filled, found.starts);
     }
     if (unset_.size() > 1 && may_run()) {
-      SandboxRequest filled = request;
-      for (const Unset& unset : unset_) value_in(filled, unset) = kOther;
-      name_starts(unset_, starts_in(run_once(filled)), found.starts);
+      SandboxRequest other = request;
+      for (const Unset& unset : unset_) value_in(other, unset) = kOther;
+      name_starts(unset_, starts_in(run_once(other)), filled, found.starts);
     }
     for (std::size_t i = 0; i < unset_.size(); ++i)
       if (!hangs[i])
@@ -292,12 +297,13 @@ class Evaluation {
     return found;
   }
 
-  static bool name_starts(const std::vector<Unset>& unset, const std::vector<ScriptStart>& filled,
+  /// `filled`: in `starts` too, the variables have a filler instead of nothing.
+  static bool name_starts(const std::vector<Unset>& unset, const std::vector<ScriptStart>& others, bool filled,
                           std::vector<ScriptStart>& starts) {
     bool any = false;
-    for (const ScriptStart& with : filled)
+    for (const ScriptStart& with : others)
       for (ScriptStart& start : starts)
-        if (starts_alike(start, with)) any |= name_values(unset, with, start);
+        if (starts_alike(start, with)) any |= name_values(unset, with, filled, start);
     return any;
   }
 
@@ -309,10 +315,16 @@ class Evaluation {
   }
 
   /// Replaces values of `start` that the filler changed by the variables' names, unless a default replaced the filler.
-  static bool name_values(const std::vector<Unset>& unset, const ScriptStart& with, ScriptStart& start) {
+  static bool name_values(const std::vector<Unset>& unset, const ScriptStart& with, bool filled, ScriptStart& start) {
     Words names;
     for (const Unset& variable : unset) names.push_back(variable.text());
     bool any = false;
+    Words& words = start.started.words;  // Of the launcher and of front ends too.
+    for (std::size_t i = 0; filled && i < std::min(words.size(), with.started.words.size()); ++i)
+      if (words[i] != with.started.words[i] && words[i].find('$') == std::string::npos) {
+        words[i] = fmt::format("{}{}", words[i].substr(0, words[i].find('=') + 1), fmt::join(names, ", "));
+        any = true;
+      }
     for (Argument& argument : start.arguments) {
       const ArgumentSpec* spec = find_flag(argument.flag);
       if (spec == nullptr || spec->takes_nothing()) continue;
@@ -324,7 +336,7 @@ class Evaluation {
       const std::string filler = kOther;
       for (std::size_t at = is.find(filler); at != std::string::npos; at = is.find(filler, at))
         is.erase(at, filler.size());
-      if (was != is && !was.empty() && was != "0" && was.find(kFiller) == std::string::npos) continue;
+      if (was != is && !was.empty() && was != "0" && !filled) continue;
       argument.values = {fmt::format("{}", fmt::join(names, ", "))};
       any = true;
     }

@@ -9,6 +9,7 @@
 #include <regex>
 #include <utility>
 
+#include "costmodel/config/number.h"
 #include "planner/launch/files.h"
 
 namespace foldwise::planner {
@@ -77,6 +78,69 @@ Words items_of(std::string text) {
     else
       items.back() += c;
   return items;
+}
+
+const Words* values_of(const std::vector<Given>& given, const std::string& name) {
+  const Words* values = nullptr;
+  for (const Given& option : given)
+    if (option.name == name) values = &option.values;
+  return values;
+}
+
+std::string joined(const std::vector<Given>& given, const Words& names) {
+  std::string text;
+  for (const std::string& name : names) {
+    const Words* values = values_of(given, name);
+    if (values == nullptr || values->empty()) return "";
+    text += (text.empty() ? "" : "-") + values->front();
+  }
+  return text;
+}
+
+std::optional<std::int64_t> number_of(const std::vector<Given>& given,
+                                      const std::map<std::string, std::string>& environment, const std::string& name) {
+  constexpr std::int64_t kMost = 1'000'000'000;
+  std::string text;
+  if (name.starts_with('$')) {
+    const auto found = environment.find(name.substr(1));
+    if (found != environment.end()) text = found->second;
+  } else if (const Words* values = values_of(given, name); values != nullptr && !values->empty()) {
+    text = values->front();
+  }
+  const auto value = config::number_in<std::int64_t>(text);
+  return value && *value >= 1 && *value <= kMost ? value : std::nullopt;
+}
+
+std::optional<std::int64_t> product_of(const std::vector<Given>& given,
+                                       const std::map<std::string, std::string>& environment, const Words& names) {
+  std::int64_t product = 1;
+  for (const std::string& name : names) {
+    const auto value = number_of(given, environment, name);
+    if (!value || __builtin_mul_overflow(product, *value, &product)) return std::nullopt;
+  }
+  return product;
+}
+
+std::optional<Argument> argument_for(const std::string& dest, const Words& given, int line) {
+  const std::vector<const ArgumentSpec*> flags = flags_of(dest);
+  const bool many = !flags.empty() && flags.front()->many;
+  const bool listed = given.size() == 1 && given.front().starts_with('[') && given.front().ends_with(']');
+  const Words values = many && listed ? items_of(given.front()) : given;
+  const bool truth = values.empty() || says(values, "true"), falsehood = says(values, "false");
+  for (const ArgumentSpec* spec : flags) {
+    if (!spec->takes_nothing()) {
+      if (says(values, "null") || says(values, "none")) return std::nullopt;
+      if (spec->many || values.size() < 2) return Argument{.flag = spec->flag, .values = values, .line = line};
+      // A list for a flag that takes it as one word: a Python list if it has a value for every layer.
+      const std::string list = fmt::format("{}", fmt::join(values, ","));
+      return Argument{.flag = spec->flag, .values = {dest.ends_with("_freq") ? "[" + list + "]" : list}, .line = line};
+    }
+    if (spec->type == ArgumentType::kEither && falsehood)
+      return Argument{.flag = "--no-" + spec->flag.substr(2), .values = {}, .line = line};
+    if ((spec->type == ArgumentType::kFalse && falsehood) || (spec->type != ArgumentType::kFalse && truth))
+      return Argument{.flag = spec->flag, .values = {}, .line = line};
+  }
+  return std::nullopt;
 }
 
 std::string other_trainer(const Started& started) {

@@ -70,17 +70,21 @@ bool is_name(const std::string& word) {
          std::ranges::all_of(word, [](unsigned char c) { return std::isalnum(c) != 0 || c == '_'; });
 }
 
+/// Takes NAME=VALUE apart; false if it is none.
+bool add_variable(const std::string& word, std::map<std::string, std::string>& variables) {
+  const std::size_t equals = word.find('=');
+  if (equals == std::string::npos || !is_name(word.substr(0, equals))) return false;
+  variables[word.substr(0, equals)] = word.substr(equals + 1);
+  return true;
+}
+
 /// Nothing if the words call another program, or have no argument.
 std::optional<ShownCall> call_of(const std::vector<std::string>& words, const std::string& name) {
   ShownCall call;
   auto word = words.begin();
   const auto is = [&](std::string_view text) { return word != words.end() && *word == text; };
   if (is("$")) ++word;
-  for (; word != words.end(); ++word) {
-    const std::size_t equals = word->find('=');
-    if (equals == std::string::npos || !is_name(word->substr(0, equals))) break;
-    call.variables[word->substr(0, equals)] = word->substr(equals + 1);
-  }
+  while (word != words.end() && add_variable(*word, call.variables)) ++word;
   const bool by_shell = is("sh") || is("bash");
   if (by_shell) ++word;
   if (word == words.end() || base_of(*word) != name) return std::nullopt;
@@ -93,11 +97,14 @@ std::optional<ShownCall> call_of(const std::vector<std::string>& words, const st
 void add_calls(const std::string& text, const std::string& name, bool comments, const std::string& where,
                std::vector<ShownCall>& calls) {
   std::istringstream in(text);
-  std::vector<std::string> words;  // Words of a command, joined over lines that end with a backslash.
+  std::vector<std::string> words;               // Words of a command, joined over lines that end with a backslash.
+  std::map<std::string, std::string> exported;  // In lines before, of the same block.
   int number = 0, begun = 0;
   const auto end_command = [&] {
     std::optional<ShownCall> call = call_of(words, name);
+    for (std::size_t i = 1; i < words.size() && words.front() == "export"; ++i) add_variable(words[i], exported);
     words.clear();
+    if (call) call->variables.insert(exported.begin(), exported.end());
     if (!call || std::ranges::find(calls, call->arguments, &ShownCall::arguments) != calls.end()) return;
     call->where = fmt::format("{}line {}", where, begun);
     calls.push_back(std::move(*call));
@@ -108,8 +115,10 @@ void add_calls(const std::string& text, const std::string& name, bool comments, 
     const std::size_t begin = line.find_first_not_of(comments && line.starts_with('#') ? "# \t" : " \t");
     if (begin == std::string::npos || (comments && !line.starts_with('#'))) {
       end_command();
+      if (comments) exported.clear();
       continue;
     }
+    if (line.find("```") != std::string::npos) exported.clear();
     const CallLine more = call_line(line.substr(begin));
     if (words.empty()) begun = number;
     words.insert(words.end(), more.words.begin(), more.words.end());

@@ -7,7 +7,7 @@
 namespace foldwise::planner {
 
 struct ShownCall {
-  std::map<std::string, std::string> variables;  ///< Set for this call: "TP=1 ./finetune.sh ...".
+  std::map<std::string, std::string> variables;  ///< Set for this call: "TP=1 ./finetune.sh ...", or exported before.
   std::vector<std::string> arguments;            ///< At least one.
   std::string where;                             ///< "line 2" or "README.md, line 129".
 };

@@ -79,10 +79,17 @@ const std::vector<std::string>& release_names() {
   return names;
 }
 
-const Release& newest_release() {
-  const auto numbered = std::ranges::find_if(releases().rbegin(), releases().rend(), &Release::numbered);
-  return *numbered;
+const std::vector<const Release*>& numbered_releases() {
+  static const std::vector<const Release*> list = [] {
+    std::vector<const Release*> numbered;
+    for (const Release& release : releases())
+      if (release.numbered()) numbered.insert(numbered.begin(), &release);
+    return numbered;
+  }();
+  return list;
 }
+
+const Release& newest_release() { return *numbered_releases().front(); }
 
 const Release* find_release(std::string_view text) {
   for (const std::string_view prefix : {"core_v", "v"})

@@ -33,6 +33,8 @@ struct Release {
 [[nodiscard]] const std::vector<Release>& releases();
 /// Their names, as options and messages list them.
 [[nodiscard]] const std::vector<std::string>& release_names();
+/// Those with a number, newest first: a run that names none is of the first of them that takes it.
+[[nodiscard]] const std::vector<const Release*>& numbered_releases();
 /// The newest numbered release. Plans use it if no release is named.
 [[nodiscard]] const Release& newest_release();
 /// Finds a release by its name ("0.19.0", "main"), its tag, or a shorter number that only one release has ("0.19").
