@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <optional>
+#include <set>
 #include <stdexcept>
 #include <utility>
 
@@ -69,7 +70,9 @@ const planner::Field* settable(const std::string& key, const config::Location& w
               config::nearest(key.substr(0, dot), {"model_overrides", "system_overrides", "system"});
           !object.empty())
         hint = fmt::format("; keys of \"{}\" can", object);
-    diagnostics.error(where, "cannot be set" + (hint.empty() ? "; `foldwise fields` lists what can" : hint));
+    diagnostics.error(where, field != nullptr
+                                 ? "cannot be set: it is a key of run files alone"
+                                 : "cannot be set" + (hint.empty() ? "; `foldwise fields` lists what can" : hint));
     return nullptr;
   }
   return field;
@@ -234,6 +237,31 @@ Prediction predict(const Run& run, const Step& step, bool with_detail) {
 
 namespace {
 
+/// Named sizes of a hierarchical exchange decide CP, which is their product (derive.cc).
+void take_hierarchical_sizes(Named& named, config::Diagnostics& diagnostics) {
+  const std::string key = "hierarchical_context_parallel_sizes";
+  const auto sizes = named.values.find(key);
+  if (sizes == named.values.end()) return;
+  std::set<std::int64_t> products;
+  for (const nlohmann::json& pair : sizes->second)
+    products.insert(pair.size() == 2 ? pair[0].get<std::int64_t>() * pair[1].get<std::int64_t>() : 0);
+  std::vector<nlohmann::json>& cp = named.values[std::string("cp")];
+  if (products.size() != 1 || products.contains(0) ||
+      (!cp.empty() && std::ranges::count(cp, nlohmann::json(*products.begin())) == 0))
+    diagnostics.error(option(key), "expected the ranks of the all-to-all and of the ring, 4+2, whose product is cp");
+  else
+    cp = {*products.begin()};
+}
+
+/// What is offloaded needs its type.
+void check_offload(const Named& named, config::Diagnostics& diagnostics) {
+  const auto type = named.values.find("offload.type"), modules = named.values.find("offload.modules");
+  if (type == named.values.end() || modules == named.values.end()) return;
+  if (std::ranges::count(type->second, nlohmann::json("fine-grained-activation")) == 0 &&
+      std::ranges::any_of(modules->second, [](const nlohmann::json& list) { return !list.empty(); }))
+    diagnostics.error(option("offload.modules"), "needs type = fine-grained-activation");
+}
+
 /// Of a model without experts nothing is laid out over their ranks, as a run file's reader says (derive.cc).
 void check_experts(const PlanProblem& problem, const Named& named, config::Diagnostics& diagnostics) {
   for (const char* key : {"ep", "etp"})
@@ -252,7 +280,9 @@ PlanProblem plan_problem(const PlanRequest& request) {
   if (!request.release.empty())
     if (std::string wrong = planner::mistake_in_release(request.release); !wrong.empty())
       diagnostics.error({config::kArguments, 0, "release"}, std::move(wrong));
-  const Named named = read_set(request.set, diagnostics);
+  Named named = read_set(request.set, diagnostics);
+  take_hierarchical_sizes(named, diagnostics);
+  check_offload(named, diagnostics);
   const nlohmann::json of_model = named.model_set.value("model_overrides", nlohmann::json()),
                        of_system = named.model_set.value("system_overrides", nlohmann::json());
   const auto model = loaded([&] { return planner::load_model(request.model, &of_model); }, diagnostics);
@@ -315,7 +345,9 @@ void ask_evidence(planner::Evidence evidence, PlanProblem& problem) {
 
 PlanProblem question_of(const Run& run, const std::map<std::string, std::vector<std::string>>& set) {
   config::Diagnostics diagnostics;
-  const Named named = read_set(set, diagnostics);
+  Named named = read_set(set, diagnostics);
+  take_hierarchical_sizes(named, diagnostics);
+  check_offload(named, diagnostics);
   for (const auto& [key, value] : named.model_set.items())
     diagnostics.error(option(key), "is of the run's model or system: it is changed in the run file");
   diagnostics.throw_if_any();

@@ -10,6 +10,7 @@
 #include <string>
 #include <vector>
 
+#include "costmodel/step/reserved_memory.h"
 #include "hwprofiles/load/profile.h"
 #include "planner/models/models.h"
 #include "planner/report/fitting_report.h"
@@ -57,6 +58,10 @@ double gib_of(const TrainingOptions& options) {
 
 // Fields of the run file that differ. All sizes and the split of layers count as one. Overlaps that are written only
 // because the sizes give them an effect (tp with tensor parallelism) do not count.
+std::optional<Fitting> fitted(const Problem& problem, const TrainingOptions& options, std::size_t top = 3) {
+  return fitting(problem, options, costmodel::predict(problem.model, options, problem.hardware), top);
+}
+
 std::set<std::string> changed_fields(const TrainingOptions& base, const TrainingOptions& changed) {
   const nlohmann::json before = write_run("qwen3-30b-a3b", "h100-sxm-80gb", kGpus, base),
                        after = write_run("qwen3-30b-a3b", "h100-sxm-80gb", kGpus, changed);
@@ -98,13 +103,13 @@ void expect_true_to_prediction(const Hardware& hardware, const TrainingOptions& 
 
 TEST(Fitting, ProposesNothingForARunThatFits) {
   const Hardware hardware = h100(gib_of(pipeline_run()) + 0.1);
-  EXPECT_FALSE(fitting({qwen(), hardware, kGpus}, pipeline_run()).has_value());
+  EXPECT_FALSE(fitted({qwen(), hardware, kGpus}, pipeline_run()).has_value());
 }
 
 TEST(Fitting, EveryChangeIsWhatPredictSaysOfIt) {
   for (const double missing : {1.0, 5.0, 15.0, 30.0}) {
     const Hardware hardware = h100(gib_of(pipeline_run()) - missing);
-    const auto result = fitting({qwen(), hardware, kGpus}, pipeline_run());
+    const auto result = fitted({qwen(), hardware, kGpus}, pipeline_run());
     ASSERT_TRUE(result.has_value());
     EXPECT_NEAR(in_gib(result->over), missing, 1e-6);
     EXPECT_EQ(result->changes.size(), 3U) << missing;
@@ -159,7 +164,7 @@ TEST(Fitting, NoSingleChangeIsCheaperThanTheListedOneOfItsField) {
   for (const double missing : {0.5, 3.0, 8.0, 20.0, 30.0}) {
     const Hardware hardware = h100(gib_of(pipeline_run()) - missing);
     const Problem problem{qwen(), hardware, kGpus};
-    const auto result = fitting(problem, pipeline_run(), 40);
+    const auto result = fitted(problem, pipeline_run(), 40);
     ASSERT_TRUE(result.has_value());
     ASSERT_FALSE(result->changes.empty());
     for (const TrainingOptions& o : singles) {
@@ -182,7 +187,7 @@ TEST(Fitting, NoSingleChangeIsCheaperThanTheListedOneOfItsField) {
 TEST(Fitting, ListedChangesDifferInWhatTheyChange) {
   for (const double missing : {0.5, 5.0, 30.0, 70.0}) {
     const Hardware hardware = h100(gib_of(pipeline_run()) - missing);
-    const auto result = fitting({qwen(), hardware, kGpus}, pipeline_run(), 40);
+    const auto result = fitted({qwen(), hardware, kGpus}, pipeline_run(), 40);
     ASSERT_TRUE(result.has_value());
     EXPECT_GE(result->changes.size(), 3U) << missing;
     EXPECT_EQ(result->changes.front().fits, missing < 70.0);
@@ -197,7 +202,7 @@ TEST(Fitting, ListedChangesDifferInWhatTheyChange) {
 // Weights alone exceed 4 GiB. Nothing fits, and the change that saves most comes first.
 TEST(Fitting, WithoutAnAnswerListsWhatSavesMost) {
   const Hardware hardware = h100(4.0);
-  const auto result = fitting({qwen(), hardware, kGpus}, pipeline_run());
+  const auto result = fitted({qwen(), hardware, kGpus}, pipeline_run());
   ASSERT_TRUE(result.has_value());
   ASSERT_EQ(result->changes.size(), 3U);
   expect_true_to_prediction(hardware, pipeline_run(), *result);
@@ -214,7 +219,7 @@ TEST(Fitting, WithoutAnAnswerListsWhatSavesMost) {
 TEST(Fitting, RespectsTheMemoryOfTheHost) {
   Hardware hardware = h100(gib_of(pipeline_run()) - 5.0);
   hardware.host.memory_per_gpu = from_gib(0.001);
-  const auto result = fitting({qwen(), hardware, kGpus}, pipeline_run(), 20);
+  const auto result = fitted({qwen(), hardware, kGpus}, pipeline_run(), 20);
   ASSERT_TRUE(result.has_value());
   for (const FittingChange& change : result->changes) EXPECT_EQ(change.host, Bytes{});
 }
@@ -226,13 +231,33 @@ TEST(Fitting, NamesAShortageOfHostMemory) {
   offloading.step.offload.optimizer_fraction = 1.0;
   Hardware hardware = h100(2.0 * gib_of(pipeline_run()));
   hardware.host.memory_per_gpu = from_gib(1.0);
-  const auto result = fitting({qwen(), hardware, kGpus}, offloading);
+  const auto result = fitted({qwen(), hardware, kGpus}, offloading);
   ASSERT_TRUE(result.has_value());
   EXPECT_EQ(result->over, Bytes{});
   EXPECT_GT(result->host_over, Bytes{});
   ASSERT_FALSE(result->changes.empty());
   EXPECT_TRUE(result->changes.front().fits);
   EXPECT_LE(result->changes.front().host, hardware.host.memory_per_gpu);
+}
+
+// Do changes fit when torch's allocator is replayed, and is a run for which it alone has no room answered too?
+TEST(Fitting, HasRoomForWhatTorchReserves) {
+  const TrainingOptions options = pipeline_run();
+  const Hardware hardware = h100(gib_of(options) - 1.0);
+  const auto room = [&](const TrainingOptions& o) {
+    const costmodel::Step step = costmodel::compose_step(qwen(), o, hardware);
+    Prediction prediction = costmodel::predict(step);
+    EXPECT_TRUE(costmodel::add_reserved(step, prediction));
+    return prediction;
+  };
+  const auto result = fitted({qwen(), hardware, kGpus}, options);
+  ASSERT_TRUE(result.has_value() && !result->changes.empty());
+  for (const FittingChange& change : result->changes) EXPECT_TRUE(room(change.options).fits) << change.steps.front();
+  Prediction out = costmodel::predict(qwen(), options, h100(gib_of(options) + 1.0));
+  out.fits = false;  // As after a replay that ran out.
+  const auto of_torch = fitting({qwen(), hardware, kGpus}, options, out);
+  ASSERT_TRUE(of_torch.has_value());
+  EXPECT_FALSE(of_torch->changes.empty());
 }
 
 // Graphs of the router exclude recomputation of the MoE block. A proposal of the latter drops the graphs and says so.
@@ -245,7 +270,7 @@ TEST(Fitting, DropsGraphsWhereAChangeExcludesThem) {
   eager.layer.cuda_graph = {};
   const Hardware hardware = h100(gib_of(eager) - 10.0);  // Dropping the graphs alone does not suffice.
   const Problem problem{qwen(), hardware, kGpus};
-  const auto result = fitting(problem, o, 1000);
+  const auto result = fitted(problem, o, 1000);
   ASSERT_TRUE(result.has_value());
   const auto found = std::find_if(result->changes.begin(), result->changes.end(), [](const FittingChange& c) {
     return c.steps.size() == 2 && c.steps[0].starts_with("recompute") && c.steps[1] == "no CUDA graphs";
@@ -266,7 +291,7 @@ TEST(Fitting, SplitsLayersAnewForADeeperPipeline) {
   o.layer.seq_len = 512;  // Weights dominate, so more stages save most.
   o.pipeline.layout = "Et*4|t*5|t*5|t*5|t*5|t*5|t*5|t*5|t*5|t*4L";
   const Hardware hardware = h100(4.0);
-  const auto result = fitting({qwen(), hardware, kGpus}, o);
+  const auto result = fitted({qwen(), hardware, kGpus}, o);
   ASSERT_TRUE(result.has_value());
   const FittingChange& deeper = result->changes.front();
   EXPECT_EQ(deeper.steps.back(), "pp 2 -> 4");
@@ -285,7 +310,7 @@ TEST(Fitting, JsonCarriesARunFileThatFits) {
   run.model = qwen();
   run.hardware = h100(gib_of(pipeline_run()) - 3.0);
   run.options = pipeline_run();
-  const auto result = fitting({run.model, run.hardware, run.num_gpus}, run.options);
+  const auto result = fitted({run.model, run.hardware, run.num_gpus}, run.options);
   ASSERT_TRUE(result.has_value());
   const nlohmann::json json = fitting_json(run, *result);
   EXPECT_NEAR(json["over_gib"].get<double>(), 3.0, 1e-6);
@@ -310,7 +335,7 @@ RC_GTEST_PROP(Fitting, AnyShortageGetsChangesThatFitOrSaysThatNoneDoes, ()) {
       {}, {.granularity = RecomputeGranularity::kSelective, .modules = {RecomputeModule::kMoeAct}}}));
   const Hardware hardware = h100(*rc::gen::inRange(10, 100));
   const Problem problem{qwen(), hardware, kGpus};
-  const auto result = fitting(problem, o);
+  const auto result = fitted(problem, o);
   RC_ASSERT(result.has_value() != costmodel::predict(qwen(), o, hardware).fits);
   if (!result) return;
   RC_ASSERT(result->over > Bytes{});

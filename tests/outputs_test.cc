@@ -185,7 +185,7 @@ TEST_F(Outputs, WhatCannotBeWrittenWholeLeavesWhatWasThere) {
 TEST_F(Outputs, AFullDiskLosesNoAnswer) {
   const std::string run = write("r.json", small_run());
   for (const std::string& arguments : {"predict " + run + " --html /dev/full", "predict " + run + " --trace /dev/full",
-                                       "compare " + run + ' ' + run + " --html /dev/full"}) {
+                                       fmt::format("compare {0} {0} --html /dev/full", run)}) {
     const Outcome outcome = foldwise(arguments);
     EXPECT_EQ(outcome.code, 2) << arguments;
     EXPECT_THAT(outcome.out, testing::HasSubstr("tokens/s/GPU")) << arguments;

@@ -280,6 +280,28 @@ TEST(RunFile, AMissingFieldTakesADefaultAndIsReported) {
     EXPECT_TRUE(assumes(run, field, value)) << field;
 }
 
+// Is a stated value that has no effect beside the others listed with the one that counts?
+TEST(RunFile, AStatedValueWithoutEffectIsReported) {
+  json row = smallest();
+  row["offload"] = {{"optimizer_cpu_offload", false}, {"fraction", 0.5}};
+  TrainingRun run = read_text(row.dump());
+  EXPECT_EQ(run.options.step.offload.optimizer_fraction, 0.0);
+  EXPECT_TRUE(assumes(run, "offload.fraction", "0.0"));
+  row["offload"] = {{"fraction", 0.5}};
+  EXPECT_TRUE(assumes(read_text(row.dump()), "offload.fraction", "0.0"));
+  row.erase("offload");
+  row["fp8_attention"] = true;
+  EXPECT_TRUE(assumes(read_text(row.dump()), "fp8_attention", "false"));
+  row.erase("fp8_attention");
+  row["optimizer"]["fp4_param_gather"] = true;
+  run = read_text(row.dump());
+  EXPECT_TRUE(assumes(run, "optimizer.fp4_param_gather", "false"));
+  EXPECT_FALSE(run.options.step.optimizer.low_precision_param_gather);
+  row.erase("optimizer");
+  row["recompute"] = {{"granularity", "full"}, {"method", "block"}, {"num_layers", 0}};
+  EXPECT_TRUE(assumes(read_text(row.dump()), "recompute.granularity", "none"));
+}
+
 TEST(RunFile, ABridgeRowTakesTheDefaultsOfItsRecipes) {
   json row = published_row();
   row["defaults"] = "megatron-bridge-25.09";

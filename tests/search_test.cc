@@ -564,6 +564,40 @@ TEST(Search, PlansHaveTheNamedSplitAndOrder) {
   }
 }
 
+// Are sizes of a hierarchical exchange, which decide CP, those of every plan; and is what contradicts them, and a value
+// that is no number, refused with a reason? A default gives way to what is pinned.
+TEST(Search, WhatIsPinnedDecidesOrIsRefused) {
+  const auto planned = [](const std::map<std::string, std::vector<std::string>>& set) {
+    PlanProblem problem = any_problem({.model = "mini-mixtral-8l",
+                                       .system = "h200",
+                                       .release = {},
+                                       .num_gpus = 8,
+                                       .global_batch = 32,
+                                       .precisions = {},
+                                       .set = set});
+    problem.effort = 50'000;
+    return foldwise::plan(problem);
+  };
+  for (const Plan& plan : planned({{"hierarchical_context_parallel_sizes", {"4+2"}}}).plans)
+    EXPECT_EQ(field("hierarchical_context_parallel_sizes").value.get(plan.options), json({4, 2}));
+  for (const Plan& plan : planned({{"fsdp_group", {"2"}}}).plans) EXPECT_TRUE(is_fsdp(plan.options.step.sharding));
+  EXPECT_FALSE(planned({{"sharding", {"ddp"}}}).plans.empty());
+  using Set = std::map<std::string, std::vector<std::string>>;
+  for (const Set& set : std::vector<Set>{{{"hierarchical_context_parallel_sizes", {"4"}}},
+                                         {{"hierarchical_context_parallel_sizes", {"4+2"}}, {"cp", {"4"}}},
+                                         {{"offload.type", {"none"}}, {"offload.modules", {"core_attn"}}},
+                                         {{"capacity_factor", {"nan"}}},
+                                         {{"lora.dim", {"2", "3"}}},
+                                         {{"rank_capacity_factor", {"1.5", "2"}}, {"cuda_graph.impl", {"none"}}}}) {
+    try {
+      static_cast<void>(planned(set));
+      ADD_FAILURE() << set.begin()->first << " is not refused";
+    } catch (const config::ConfigError& error) {
+      EXPECT_FALSE(error.diagnostics().empty()) << set.begin()->first;
+    }
+  }
+}
+
 // Is a plan found with every schedule, and of every field that is pinned, and does `predict` accept its run file?
 TEST(Search, PlansOfWhatIsPinnedCanBePredicted) {
   int asked = 0, planned = 0;

@@ -4,7 +4,6 @@
 
 #include <cstddef>
 #include <optional>
-#include <ranges>
 #include <string>
 #include <utility>
 #include <vector>
@@ -84,9 +83,8 @@ Run asked_in(const Run& run, const std::string& name) {
     return in_release(run, *find_release(name));
   }
   if (run.release != nullptr) return run;
-  for (const Release& release : releases() | std::views::reverse) try {
-      if (!release.numbered()) continue;
-      Run read = in_release(run, release);
+  for (const Release* release : numbered_releases()) try {
+      Run read = in_release(run, *release);
       if (violations(read).empty()) return read;
     } catch (const ConfigError&) {
       continue;

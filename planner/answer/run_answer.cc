@@ -43,9 +43,9 @@ RunAnswer run_answer(const Run& run, const Step& step, const std::optional<LongR
       costmodel::add_reserved(step, answer.prediction, {.segments = part == AnswerPart::kAll, .each = side_by_side});
   answer.interval = step_time_interval(built_in_errors(), run, answer.prediction.step_time);
   if (run.model.has_moe()) answer.imbalance = costmodel::imbalance(run.model, run.options, run.hardware);
-  answer.fitting = fitting({run.model, run.hardware, run.num_gpus}, run.options);
-  answer.insight = insight({run.model, run.hardware, run.num_gpus}, run.options, answer.prediction,
-                           foldwise::PlanRequest{}.headroom);
+  const Problem problem{.model = run.model, .hardware = run.hardware, .num_gpus = run.num_gpus, .release = run.release};
+  answer.fitting = fitting(problem, run.options, answer.prediction);
+  answer.insight = insight(problem, run.options, answer.prediction, foldwise::PlanRequest{}.headroom);
   answer.communication = costmodel::communication_report(step, answer.prediction);
   const hwprofiles::Profile profile = profile_of(run);
   answer.provenance = provenance_of(profile);

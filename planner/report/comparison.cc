@@ -316,6 +316,7 @@ std::string moved_line(const Screen& screen, const Waterfall& waterfall, std::si
   if (moved.empty()) return "";
   std::ranges::stable_sort(moved, std::ranges::greater{}, [](const auto& entry) { return std::abs(entry.first); });
   std::vector<std::string> pieces;
+  pieces.reserve(moved.size());
   const auto number = [](double more) {
     return fmt::format("{}{} s", more < 0.0 ? '-' : '+', seconds_text(std::abs(more)));
   };
@@ -337,6 +338,7 @@ std::string memory_line(const Screen& screen, const std::vector<ComparedRun>& ru
   if (moved.empty()) return "";
   std::ranges::stable_sort(moved, std::ranges::greater{}, [](const auto& entry) { return std::abs(entry.first); });
   std::vector<std::string> pieces;
+  pieces.reserve(moved.size());
   for (const auto& [more, what] : moved) pieces.push_back(fmt::format("{:+.1f} {}", more, what));
   pieces.front() = fmt::format("{:+.1f} GiB: {}", total, pieces.front());
   return one_line_of(screen, label(run) + " memory", pieces);

@@ -45,7 +45,10 @@ nlohmann::json fitting_json(const Run& run, const Fitting& fitting) {
 
 std::string fitting_text(const Fitting& fitting, const Screen& screen) {
   std::string out;
-  if (fitting.over > Bytes{}) out += fmt::format("Stage {} is {:.2f} GiB over. ", fitting.stage, in_gib(fitting.over));
+  if (fitting.over > Bytes{})
+    out += fmt::format("Stage {} is {:.2f} GiB over. ", fitting.stage, in_gib(fitting.over));
+  else if (fitting.host_over <= Bytes{})
+    out += "Torch's allocator runs out of memory. ";
   if (fitting.host_over > Bytes{})
     out += fmt::format("Offloading needs {:.2f} GiB more host memory a GPU than there is. ", in_gib(fitting.host_over));
   if (fitting.changes.empty()) return out + "No one or two changes that Foldwise knows make it smaller.\n";

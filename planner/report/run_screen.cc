@@ -357,7 +357,8 @@ std::string run_screen(const Screen& screen, const Run& run, const Prediction& p
   out += time_lines(screen, prediction);
   if (const std::string note = unread_keys_note(run.model, o.layer); !note.empty())
     out += line_of(screen, "MFU", {note.substr(0, note.size() - 1)});
-  if (const std::string note = pressed_note(prediction, run.hardware.hbm_capacity); prediction.fits && !note.empty())
+  if (const std::string note = pressed_note(prediction, run.hardware.hbm_capacity);
+      !note.empty() && (prediction.fits || prediction.peak_memory <= run.hardware.hbm_capacity))
     out += line_of(screen, "Allocator", {note});
   if (prediction.fits) out += largest_ops(screen, prediction) + change_line(screen, prediction, insight);
   return out;

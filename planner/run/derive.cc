@@ -169,11 +169,18 @@ void check_recompute(Reading& r) {
     modules.value.set(o, modules.megatron);
     r.assume(modules.key, value_text(modules.megatron), "an empty list in the file; Megatron's default");
   }
+  if (o.layer.recompute.granularity == RecomputeGranularity::kFull && o.pipeline.recompute.num_layers == 0 &&
+      o.pipeline.recompute.method == costmodel::RecomputeMethod::kBlock) {
+    o.set_recompute({});
+    r.assume("recompute.granularity", "none", "the first 0 layers of a chunk are none");
+  }
   o.pipeline.recompute.num_layers = std::max<std::int64_t>(1, o.pipeline.recompute.num_layers);
 }
 
 void check_offload(Reading& r) {
-  const TrainingOptions& o = r.run.options;
+  TrainingOptions& o = r.run.options;
+  if (const auto on = r.read.find("offload.optimizer_cpu_offload"); on != r.read.end() && on->second == false)
+    o.step.offload.optimizer_fraction = 0.0;
   const std::int64_t layers = o.pipeline.cpu_offloading_num_layers;
   const bool by_layer = o.layer.offload_modules.contains(costmodel::OffloadModule::kLayer);
   if (by_layer && layers == 0) r.refuse("offload.num_layers", "expected at least 1 with type = layer-cpu-offload");
@@ -280,6 +287,10 @@ void derive_rest(Reading& r) {
   for (const Field& f : fields())  // Report a stated value that has no effect here.
     if (f.value.set && r.states(f.key) && f.value.get(before) != f.value.get(r.run.options))
       r.assume(f.key, value_text(f.value.get(r.run.options)), fmt::format("the file's value needs that {}", f.when));
+    else if (const auto read = r.read.find(f.key);
+             read != r.read.end() && r.states(f.key) && f.value.get(r.run.options) != read->second)
+      r.assume(f.key, value_text(f.value.get(r.run.options)),
+               f.when.empty() ? "the file's value has no effect here" : "the file's value needs that " + f.when);
 }
 
 }  // namespace foldwise::planner

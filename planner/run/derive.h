@@ -1,6 +1,7 @@
 #pragma once
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <optional>
 #include <set>
 #include <string>
@@ -19,6 +20,8 @@ struct Reading {
   Run& run;
   std::set<std::string, std::less<>> stated{};   ///< Keys that the file gives, including those with mistakes.
   std::set<std::string, std::less<>> misread{};  ///< Keys whose value was reported. They are not reported again.
+  /// Numbers and truths that the file gives for fields, by key.
+  std::map<std::string, nlohmann::json, std::less<>> read{};
   bool have_model = false, have_system = false;
 
   // Keys that fill no member of TrainingOptions.

@@ -4,6 +4,7 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <cmath>
 #include <regex>
 #include <stdexcept>
 #include <utility>
@@ -203,7 +204,7 @@ FieldValue param_gather(bool fp4) {
       .set =
           [fp4](TrainingOptions& o, const json& v) {
             const bool decides = (o.layer.precision == Precision::kNvfp4) == fp4;
-            if (v.get<bool>() || decides) o.step.optimizer.low_precision_param_gather = v.get<bool>();
+            if (decides) o.step.optimizer.low_precision_param_gather = v.get<bool>();
           }};
 }
 
@@ -466,7 +467,10 @@ std::vector<Field> make_fields() {
        .megatron = false,
        .flags = {"--fp8-dot-product-attention"},
        .numerics = true,
-       .doc = "Attention's two products in FP8"},
+       .doc = "Attention's two products in FP8",
+       .when = "precision is one of FP8 or FP4",
+       .applies = FW_WHEN(is_quantised(o.layer.precision)),
+       .decided_by = {"precision"}},
       {.key = "hidden_dropout",
        .value = number(FW_AT(layer.hidden_dropout), 0.0, 1.0),
        .megatron = 0.0,
@@ -839,7 +843,7 @@ std::vector<Field> make_fields() {
        .unit = "layers",
        .flags = {"--recompute-num-layers"},
        .bridge = {{"recompute_num_layers", "None"}},
-       .doc = "Of a checkpoint, or of a chunk that is recomputed; 0 is 1",
+       .doc = "Of a checkpoint, where 0 is 1; or those of a chunk that are recomputed",
        .when = "granularity is full",
        .applies = FW_WHEN(recomputes(o, RecomputeGranularity::kFull)),
        .matters = FW_MATTERS(true),
@@ -1440,7 +1444,7 @@ json typed_value(const Field& field, std::string_view text) {
     case FieldType::kNumber: {
       if (text == "none") return nullptr;
       const auto number = config::number_in<double>(text);
-      return number ? json(*number) : json(text);
+      return number && std::isfinite(*number) ? json(*number) : json(text);
     }
     case FieldType::kBoolean:
       return text == "true" ? json(true) : text == "false" ? json(false) : json(text);

@@ -249,6 +249,7 @@ void RunReader::read_options() {
       f.value.set(run_.options, *value);
     else
       reading_.misread.insert(f.key);
+    if (value && (value->is_boolean() || value->is_number())) reading_.read.emplace(f.key, *value);
     if (value && f.key == "task") run_.task = value->get<std::string>();
   }
   for (const char* group : {"recompute", "offload", "overlaps", "cuda_graph", "optimizer", "software"})

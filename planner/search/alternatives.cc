@@ -281,8 +281,8 @@ std::optional<Plan> without(const PlanProblem& problem, const Choice& choice, co
   }
   settle(plain.options);
   const bool drops_named = std::ranges::any_of(problem.space.dimensions, [&](const Dimension& d) {
-    return d.named && d.field->applies_to(plan.options) &&
-           (!d.field->applies_to(plain.options) || !has(d.values, d.field->value.get(plain.options)));
+    return d.named && d.field->acts_in(plan.options) &&
+           (!d.field->acts_in(plain.options) || !has(d.values, d.field->value.get(plain.options)));
   });
   if (drops_named) return std::nullopt;
   return valid(problem, std::move(plain));

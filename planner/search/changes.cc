@@ -65,7 +65,7 @@ class Collector {
 
   bool consider(const std::vector<Change::Setting>& settings, const TrainingOptions& options) {
     if (options == base_) return false;
-    if (first_violated(problem_, options)) {
+    if (first_violation(problem_, options)) {
       ++found_.refused;
       return false;
     }

@@ -1,6 +1,7 @@
 #include "planner/search/contradiction.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <map>
@@ -285,11 +286,15 @@ class Refusals {
       const Dimension& d = problem_.space.dimensions[i];
       const bool applied = apply(problem_, d, assignment[i], options);
       settle_data_parallel(problem_, options);
-      if (applied || !d.named || d.values.size() > 1) continue;
+      if (applied || !d.named) continue;
       found += 3;  // Broken rules say more, so this counts three times.
-      if (list != nullptr)
-        list->push_back(fmt::format("{} = {} does not apply{}{}", d.field->key, value_text(d.values.front()),
-                                    d.field->when.empty() ? "" : ": only where ", d.field->when));
+      if (list == nullptr) continue;
+      const Field& f = *d.field;
+      list->push_back(fmt::format("{} = {} does not apply{}", f.key, value_text(d.values[assignment[i]]),
+                                  !f.when.empty() ? ": only where " + f.when
+                                  : !f.decided_by.empty()
+                                      ? fmt::format(": that depends on {}", fmt::join(f.decided_by, ", "))
+                                      : ""));
     }
     if (const std::int64_t stages = options.pipeline.pp * options.pipeline.vpp;
         stages > problem_.model.num_layers() + 2) {

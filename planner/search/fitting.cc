@@ -11,6 +11,7 @@
 #include <utility>
 
 #include "costmodel/step/rank_memory.h"
+#include "costmodel/step/reserved_memory.h"
 #include "costmodel/step/stage_split.h"
 #include "costmodel/step/step.h"
 #include "planner/run/names.h"
@@ -185,7 +186,7 @@ Edits all_edits(const ModelSpec& model, const TrainingOptions& base) {
   return edits;
 }
 
-bool allowed(const Problem& problem, const TrainingOptions& o) { return !first_violated(problem, o).has_value(); }
+bool allowed(const Problem& problem, const TrainingOptions& o) { return !first_violation(problem, o).has_value(); }
 
 // The options after the edits, if the rules accept them; if necessary without CUDA graphs or EP overlap.
 std::optional<FittingChange> changed(const Problem& problem, const TrainingOptions& base,
@@ -270,16 +271,26 @@ unsigned changed_parts(const TrainingOptions& base, const TrainingOptions& o) {
 
 constexpr double kMostStages = 1e7;  // Limit for pairs of changes; takes seconds.
 
-// The first `top` changes of a list that is sorted best first. A change that changes all parts of an earlier one, and
-// perhaps more, is left out.
-std::vector<FittingChange> distinct(const TrainingOptions& base, const std::vector<FittingChange>& best_first,
-                                    std::size_t top) {
+// Whether torch's allocator, replayed, gets by with the device's memory.
+bool has_room(const Problem& problem, const TrainingOptions& options) {
+  const Step step = compose_step(problem.model, options, problem.hardware);
+  Prediction prediction = predict(step, false);
+  static_cast<void>(add_reserved(step, prediction, {.segments = false}));
+  return prediction.fits;
+}
+
+// The first `top` changes of a list that is sorted best first, of those that `takes` accepts. A change that changes all
+// parts of an earlier one, and perhaps more, is left out.
+std::vector<FittingChange> distinct(
+    const TrainingOptions& base, const std::vector<FittingChange>& best_first, std::size_t top,
+    const std::function<bool(const FittingChange&)>& takes = [](const auto&) { return true; }) {
   std::vector<FittingChange> result;
   std::vector<unsigned> listed;
   for (const FittingChange& change : best_first) {
     if (result.size() == top) break;
     const unsigned parts = changed_parts(base, change.options);
     if (std::any_of(listed.begin(), listed.end(), [&](unsigned other) { return (other & ~parts) == 0; })) continue;
+    if (!takes(change)) continue;
     listed.push_back(parts);
     result.push_back(change);
   }
@@ -288,8 +299,8 @@ std::vector<FittingChange> distinct(const TrainingOptions& base, const std::vect
 
 }  // namespace
 
-std::optional<Fitting> fitting(const Problem& problem, const TrainingOptions& options, std::size_t top) {
-  const Prediction base = predict(problem.model, options, problem.hardware);
+std::optional<Fitting> fitting(const Problem& problem, const TrainingOptions& options, const Prediction& base,
+                               std::size_t top) {
   if (base.fits) return std::nullopt;
   Fitting result;
   for (std::size_t i = 0; i < base.memory.size(); ++i)
@@ -315,10 +326,14 @@ std::optional<Fitting> fitting(const Problem& problem, const TrainingOptions& op
     else if (change->saved > Bytes{})
       helping.push_back(*std::move(change));
   };
+  std::size_t replays = 0;
+  const auto takes = [&](const FittingChange& change) {
+    return ++replays <= 4 * top && has_room(problem, change.options);  // A replay takes up to a second.
+  };
   const auto fastest = [&] {
     std::stable_sort(fitting.begin(), fitting.end(),
                      [](const FittingChange& a, const FittingChange& b) { return a.step_time < b.step_time; });
-    return distinct(options, fitting, top);
+    return distinct(options, fitting, top, takes);
   };
   for (const Edit& edit : edits) consider({&edit});
   result.changes = fastest();
@@ -328,7 +343,7 @@ std::optional<Fitting> fitting(const Problem& problem, const TrainingOptions& op
         if (edits[a].family != edits[b].family) consider({&edits[a], &edits[b]});
     result.changes = fastest();
   }
-  if (fitting.empty()) {
+  if (result.changes.empty()) {
     std::stable_sort(helping.begin(), helping.end(),
                      [](const FittingChange& a, const FittingChange& b) { return a.saved > b.saved; });
     result.changes = distinct(options, helping, top);

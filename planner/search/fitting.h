@@ -26,20 +26,24 @@ struct FittingChange {
 
 struct Fitting {
   std::size_t stage = 0;  ///< The fullest pipeline stage.
-  Bytes over{};           ///< How much more than the device's memory it needs; zero if only the host's is short.
-  Bytes host_over{};      ///< How much more than its part of the host's memory a GPU needs.
-  /// Changes that make the run fit, least predicted step time first. If none does, the changes that save most. They
-  /// differ in what they change: parallel sizes, micro-batch, sharding, recompute, offload, optimizer, overlaps or CUDA
-  /// graphs. A change that changes all that an earlier one changes, and perhaps more, is left out.
+  /// How much more than the device's memory it needs. Zero if only the host's is short, or if torch's allocator, which
+  /// needs more than what is allocated, runs out.
+  Bytes over{};
+  Bytes host_over{};  ///< How much more than its part of the host's memory a GPU needs.
+  /// Changes that make the run fit, in a replay of torch's allocator too, least predicted step time first. If none
+  /// does, the changes that save most. They differ in what they change: parallel sizes, micro-batch, sharding,
+  /// recompute, offload, optimizer, overlaps or CUDA graphs. A change that changes all that an earlier one changes, and
+  /// perhaps more, is left out.
   std::vector<FittingChange> changes;
 };
 
-/// Nothing if the run fits. Tries on the same number of GPUs: recomputation of more modules or of everything, fewer
-/// sequences a micro-batch, bf16 gradients and optimizer states, offloading of activations and of the optimizer, no
-/// offloading, more TP, CP, PP, VPP, EP, ETP, sharded optimizer or parameters, low-precision parameters, no EP overlap,
-/// no CUDA graphs. If fewer than `top` single changes are left, it also tries every pair. Changes that the rules refuse
-/// or that need more host memory than there is are dropped. The options must satisfy the rules. Pure.
+/// Nothing if the run fits by `base`, its prediction. Tries on the same number of GPUs: recomputation of more modules
+/// or of everything, fewer sequences a micro-batch, bf16 gradients and optimizer states, offloading of activations and
+/// of the optimizer, no offloading, more TP, CP, PP, VPP, EP, ETP, sharded optimizer or parameters, low-precision
+/// parameters, no EP overlap, no CUDA graphs. If fewer than `top` single changes are left, it also tries every pair.
+/// Changes that the rules refuse or that need more host memory than there is are dropped. The options must satisfy the
+/// rules. Pure.
 [[nodiscard]] std::optional<Fitting> fitting(const Problem& problem, const costmodel::TrainingOptions& options,
-                                             std::size_t top = 3);
+                                             const costmodel::Prediction& base, std::size_t top = 3);
 
 }  // namespace foldwise::planner
