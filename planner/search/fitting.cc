@@ -326,11 +326,11 @@ std::optional<Fitting> fitting(const Problem& problem, const TrainingOptions& op
     else if (change->saved > Bytes{})
       helping.push_back(*std::move(change));
   };
-  std::size_t replays = 0;
-  const auto takes = [&](const FittingChange& change) {
-    return ++replays <= 4 * top && has_room(problem, change.options);  // A replay takes up to a second.
-  };
   const auto fastest = [&] {
+    std::size_t replays = 0;
+    const auto takes = [&](const FittingChange& change) {
+      return ++replays <= 4 * top && has_room(problem, change.options);  // A replay takes up to a second.
+    };
     std::stable_sort(fitting.begin(), fitting.end(),
                      [](const FittingChange& a, const FittingChange& b) { return a.step_time < b.step_time; });
     return distinct(options, fitting, top, takes);
