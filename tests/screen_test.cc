@@ -2,11 +2,14 @@
 // not of figures.
 #include "planner/report/screen.h"
 
+#include <fcntl.h>
 #include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <unistd.h>
 
 #include <algorithm>
+#include <cstdlib>
 #include <filesystem>
 #include <nlohmann/json.hpp>
 #include <regex>
@@ -42,6 +45,12 @@ std::string without_colours(const std::string& text) {
 
 class Answers : public ProgramTest {
  protected:
+  void SetUp() override {
+    ProgramTest::SetUp();
+    const int terminal = posix_openpt(O_RDWR | O_NOCTTY);
+    if (terminal < 0) GTEST_SKIP() << "no pseudo-terminals here";
+    close(terminal);
+  }
   /// Output on a terminal of this width.
   [[nodiscard]] std::string in_terminal(int columns, const std::string& arguments,
                                         const std::string& before = "") const {
