@@ -329,7 +329,9 @@ std::optional<Fitting> fitting(const Problem& problem, const TrainingOptions& op
   const auto fastest = [&] {
     std::size_t replays = 0;
     const auto takes = [&](const FittingChange& change) {
-      return ++replays <= 4 * top && has_room(problem, change.options);  // A replay takes up to a second.
+      // A replay takes up to a second. What torch reserves beyond the peak is less than a quarter of it.
+      return change.peak_memory <= 0.8 * problem.hardware.hbm_capacity ||
+             (++replays <= 2 * top && has_room(problem, change.options));
     };
     std::stable_sort(fitting.begin(), fitting.end(),
                      [](const FittingChange& a, const FittingChange& b) { return a.step_time < b.step_time; });
