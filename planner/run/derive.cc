@@ -284,13 +284,14 @@ void derive_rest(Reading& r) {
   check_optimizer(r);
   const TrainingOptions before = r.run.options;
   settle(r.run.options);
-  for (const Field& f : fields())  // Report a stated value that has no effect here.
-    if (f.value.set && r.states(f.key) && f.value.get(before) != f.value.get(r.run.options))
-      r.assume(f.key, value_text(f.value.get(r.run.options)), fmt::format("the file's value needs that {}", f.when));
-    else if (const auto read = r.read.find(f.key);
-             read != r.read.end() && r.states(f.key) && f.value.get(r.run.options) != read->second)
-      r.assume(f.key, value_text(f.value.get(r.run.options)),
-               f.when.empty() ? "the file's value has no effect here" : "the file's value needs that " + f.when);
+  for (const Field& f : fields()) {  // Report a stated value that has no effect here.
+    if (!f.value.set || !r.states(f.key)) continue;
+    const nlohmann::json now = f.value.get(r.run.options);
+    const auto read = r.read.find(f.key);
+    if (f.value.get(before) == now && (read == r.read.end() || read->second == now)) continue;
+    r.assume(f.key, value_text(now),
+             f.when.empty() ? "the file's value has no effect here" : "the file's value needs that " + f.when);
+  }
 }
 
 }  // namespace foldwise::planner
