@@ -182,7 +182,12 @@ Repetition repetition(ScheduleShape shape, std::int64_t rank) {
 }
 
 ScheduleShape without_repeats(ScheduleShape shape, std::int64_t rank) {
-  if (shape.kind != Schedule::kOneF1B) return shape;
+  if (shape.kind == Schedule::kGpipe) return shape;  // All are in flight.
+  if (shape.kind != Schedule::kOneF1B) {
+    // Two a rank, in DualPipe for both directions together, fill every pipeline; more only repeat its middle.
+    shape.num_microbatches = std::min(shape.num_microbatches, 2 * shape.pp + 4);
+    return shape;
+  }
   const auto [group, period, warmup] = repetition(shape, rank);
   const std::int64_t groups = warmup / period + 3;
   shape.num_microbatches = std::min(shape.num_microbatches, groups * group + shape.num_microbatches % group);

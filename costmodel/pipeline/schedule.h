@@ -132,6 +132,7 @@ struct Repetition {
 /// The same schedule with fewer whole groups of micro-batches, if it passes through the same moments. In the steady
 /// phase the moments repeat once per group, because every chunk gains and loses one group of micro-batches. So groups
 /// beyond those that the warm-up fills, and two more that show the period, add nothing new. A shorter last group stays.
+/// GPipe has no steady phase: nothing is left out.
 [[nodiscard]] ScheduleShape without_repeats(ScheduleShape shape, std::int64_t rank);
 
 /// Numbers of chunks in flight per model chunk of the rank, at the moments that can be the peak. Only moments with the

@@ -1,8 +1,10 @@
 #include "costmodel/step/reserved_memory.h"
 
 #include <algorithm>
+#include <atomic>
 #include <cmath>
 #include <map>
+#include <numeric>
 #include <optional>
 #include <random>
 #include <set>
@@ -427,8 +429,17 @@ bool add_reserved(const Step& step, Prediction& prediction, const ReplayOptions&
   Timelines timelines(step.composition.times);
   if (timelines.tasks() + replayed_ops(timelines, ranks, spread) > kMostReplayedOps) return false;
   timelines.simulate();
-  const auto replay = [&](std::size_t rank) {
-    replay_rank(step, rank, ranks[rank], timelines, spread, options, prediction.memory[rank]);
+  std::vector<std::size_t> order(ranks.size());
+  std::iota(order.begin(), order.end(), std::size_t{0});
+  if (options.only_whether_it_fits)
+    std::ranges::stable_sort(order, std::ranges::greater{},
+                             [&](std::size_t rank) { return prediction.memory[rank].total(); });
+  std::atomic<bool> enough = false;
+  const auto replay = [&](std::size_t i) {
+    if (enough) return;
+    StageMemory& memory = prediction.memory[order[i]];
+    replay_rank(step, order[i], ranks[order[i]], timelines, spread, options, memory);
+    if (options.only_whether_it_fits && memory.pressure.out_of_memory) enough = true;
   };
   if (options.each)
     options.each(ranks.size(), replay);

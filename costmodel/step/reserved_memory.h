@@ -9,6 +9,8 @@ namespace foldwise::costmodel {
 struct ReplayOptions {
   double share = 1.0;    ///< Share of the device's memory that the run may use.
   bool segments = true;  ///< Also replay the default allocator.
+  /// Replay the fullest ranks first, and no others once torch has no room on one.
+  bool only_whether_it_fits = false;
   /// Calls `work` for 0 to `count` - 1, in any order or at the same time: ranks are independent. Empty: in order.
   std::function<void(std::size_t count, const std::function<void(std::size_t)>& work)> each{};
 };

@@ -164,6 +164,7 @@ std::string header(const Launch& launch) {
                                  launch.release->text(), trial ? " --trial" : "");
   for (const Requirement& r : launch.needs)
     text += fmt::format("# Needs {}: {}.\n", requirements_text({r}), comment_text(r.because));
+  for (const std::string& remark : launch.model_remarks) text += fmt::format("# Model: {}.\n", comment_text(remark));
   text +=
       trial ? fmt::format(
                   "# {} steps on made-up data. Its log goes back: foldwise import LOG, plan --measured, validate.\n",
@@ -348,6 +349,7 @@ Launch launch_in(const Release& release, const Run& run, LaunchTarget target, Tr
   Launch launch{.title = fmt::format("{} on {} x {}", run.model_name, run.num_gpus, run.system_name),
                 .release = &release,
                 .needs = requirements(run.model, run.options),
+                .model_remarks = run.model.notes.lines,
                 .model = settings_of_model(run.model, release, diagnostics),
                 .plan = settings_of_options(run, release, diagnostics, target == LaunchTarget::kMegatronBridge),
                 .trial = trial_settings(run, trial),
@@ -355,6 +357,9 @@ Launch launch_in(const Release& release, const Run& run, LaunchTarget target, Tr
                 .num_gpus = run.num_gpus,
                 .entry = run.model.hybrid ? release.hybrid_entry : release.gpt_entry};
   diagnostics.throw_if_any();
+  if (run.model.scaled_rope && launch.model.text("position_embedding_type", "") == "rope")
+    launch.model_remarks.emplace_back(
+        "rotary positions, not its YaRN: nothing in this release sets YaRN's parameters here");
   add_companions(run, release, target, launch.plan);
   // Megatron requires as many positions as the sequence has tokens, also for rotary embeddings.
   launch.model.set("max_position_embeddings",

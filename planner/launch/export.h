@@ -28,8 +28,9 @@ struct Launch {
   std::string title;  ///< "deepseek-v3 on 256 x gb200-nvl72"
   const Release* release = nullptr;
   std::vector<Requirement> needs;
-  Settings model, plan;  ///< The model's geometry, and all other arguments.
-  Settings trial;        ///< Further arguments for a short run on made-up data; empty if none is asked for.
+  std::vector<std::string> model_remarks;  ///< How the model's file was read, and what of it no argument sets.
+  Settings model, plan;                    ///< The model's geometry, and all other arguments.
+  Settings trial;  ///< Further arguments for a short run on made-up data; empty if none is asked for.
   std::vector<EnvironmentVariable> environment;
   std::int64_t num_gpus = 1, gpus_per_node = 8;
   std::string entry;                 ///< Megatron-LM's script: "pretrain_gpt.py".

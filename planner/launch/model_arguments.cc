@@ -119,6 +119,9 @@ class Writer {
   void write_mla(const MlaSpec& mla) {
     set("multi_latent_attention", true);
     set("num_attention_heads", mla.heads);
+    // Nothing of latent attention reads it, but without it Megatron divides the hidden size by the heads and stops
+    // where something is left (GLM-4.7-Flash: 2048 of 20; core_v0.19.0, training/arguments.py:1292).
+    if (model_.hidden_size % mla.heads != 0) set("kv_channels", mla.v_head_dim);
     if (mla.q_lora_rank > 0) set("q_lora_rank", mla.q_lora_rank);
     set("kv_lora_rank", mla.kv_lora_rank);
     set("qk_head_dim", mla.qk_head_dim);

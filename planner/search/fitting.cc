@@ -16,6 +16,7 @@
 #include "costmodel/step/step.h"
 #include "planner/run/names.h"
 #include "planner/search/changes.h"
+#include "planner/search/threads.h"
 
 namespace foldwise::planner {
 namespace {
@@ -275,7 +276,8 @@ constexpr double kMostStages = 1e7;  // Limit for pairs of changes; takes second
 bool has_room(const Problem& problem, const TrainingOptions& options) {
   const Step step = compose_step(problem.model, options, problem.hardware);
   Prediction prediction = predict(step, false);
-  static_cast<void>(add_reserved(step, prediction, {.segments = false}));
+  static_cast<void>(
+      add_reserved(step, prediction, {.segments = false, .only_whether_it_fits = true, .each = side_by_side}));
   return prediction.fits;
 }
 

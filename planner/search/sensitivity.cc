@@ -6,6 +6,7 @@
 
 #include "costmodel/step/reserved_memory.h"
 #include "costmodel/step/step.h"
+#include "planner/search/threads.h"
 
 namespace foldwise::planner {
 
@@ -57,7 +58,7 @@ std::optional<Change> faster(const Change* change, const Prediction& prediction)
 bool gives_memory_back(const Problem& problem, const costmodel::TrainingOptions& options) {
   const costmodel::Step step = costmodel::compose_step(problem.model, options, problem.hardware);
   Prediction prediction = costmodel::predict(step);
-  costmodel::add_reserved(step, prediction);
+  costmodel::add_reserved(step, prediction, {.segments = false, .each = side_by_side});
   return !std::ranges::all_of(prediction.memory, [&](const costmodel::StageMemory& rank) {
     return rank.pressure.runs() && rank.in_use() <= problem.hardware.hbm_capacity;
   });
