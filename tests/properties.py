@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Every property that the tests try on random cases, and how many.
 
-    properties.py BUILD [CASES [FILTER]] [--write]    tries CASES of each (100 by default, as the tests), of those whose
+    properties.py BUILD [CASES [FILTER]] [--write]    tries CASES of each (100 by default, the tests 40), of those whose
                                                       names match the GoogleTest pattern FILTER; exits with 1 if one
                                                       fails. --write notes the cases in docs/properties.md
     properties.py BUILD [CASES [FILTER]] --seeds N    that N times, each with a new seed, which is printed; the tests

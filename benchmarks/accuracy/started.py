@@ -129,7 +129,8 @@ def run_rows():
 
 
 def text_of(run):
-    parts = [f"{run['model']}, {run['num_gpus']} GPU", run['precision']]
+    model = run['model'] if isinstance(run['model'], str) else run['model']['_name_or_path']
+    parts = [f"{model}, {run['num_gpus']} GPU", run['precision']]
     parts += [f'{k.upper()}{run[k]}' for k in ('tp', 'cp', 'pp', 'vpp', 'ep') if run.get(k, 1) > 1]
     if run.get('dispatcher') and run.get('ep', 1) > 1:
         parts.append(run['dispatcher'])
@@ -184,13 +185,17 @@ def outside_terms(run):
 
 
 def is_moe(run):
-    """Of a run's model; the runs' models without experts are few."""
-    return not re.match(r'llama|mini-llama|qwen2\.5|qwen3-(8|14|32)b$|mistral', run['model'])
+    """Whether the run's model, built in or an object, has experts, by the many names of their number."""
+    model = run['model']
+    text = json.dumps(model) if isinstance(model, dict) else (ROOT / f'planner/models/data/{model}.json').read_text()
+    return re.search(r'"(moe_)?(num|n)_(local_|routed_)?experts": ([2-9]|1\d)', text) is not None
 
 
 def outside_rows():
+    """User buffers of TP overlap are known (docs/memory.md#beside-torch), and left out."""
     for _, rows in sets():
-        yield from ((row['question'], row['run'], row['outside_torch_gib']) for row in rows if row.get('outside_torch_gib') and measured_step(row))
+        yield from ((row['question'], row['run'], row['outside_torch_gib']) for row in rows
+                    if row.get('outside_torch_gib') and measured_step(row) and not row['run']['overlaps'].get('tp'))
     for run in json.loads((ROOT / 'benchmarks/accuracy/runs/h200x4_te_runs.json').read_text()):
         ranks = zip(run['measured']['device_used_gib_per_rank'], run['measured']['peak_reserved_gib_per_rank'])
         yield run['id'], run, statistics.median(used - torch for used, torch in ranks)

@@ -1,4 +1,5 @@
 #pragma once
+#include <bit>
 #include <cstdint>
 #include <string_view>
 #include <variant>
@@ -73,6 +74,12 @@ struct MlaSpec {
     return static_cast<double>(heads) * static_cast<double>(qk_head_dim + qk_pos_emb_head_dim + v_head_dim);
   }
   [[nodiscard]] std::int64_t low_rank() const { return q_lora_rank; }
+  /// Whether Megatron's fused kernels rotate queries and keys. They take widths that are powers of two (tl.arange in
+  /// core/fusions/fused_mla_yarn_rope_apply.py:440, Core 0.16.1 to main of August 2026), and no sparse attention.
+  [[nodiscard]] bool fuses_rope() const {
+    const auto takes = [](std::int64_t width) { return std::has_single_bit(static_cast<std::uint64_t>(width)); };
+    return index_heads == 0 && takes(qk_head_dim) && takes(v_head_dim) && takes(qk_pos_emb_head_dim);
+  }
   [[nodiscard]] MixerFlops flops(const FlopsContext& context) const;
   template <typename Visitor>
   void fields(Visitor&& f) const {

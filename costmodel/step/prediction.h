@@ -73,17 +73,16 @@ struct StageMemory {
   Bytes cuda_context{};        ///< Including the driver's share and lazily loaded kernels.
   Bytes nccl{};                ///< Buffers of NCCL's communicators.
   Bytes dispatcher_buffers{};  ///< Buffers of DeepEP or HybridEP.
+  Bytes user_buffers{};        ///< Transformer Engine's, for TP overlap.
   Bytes graph_pools{};         ///< Tensors of captured regions.
   Bytes fragmentation{};       ///< Share of the activations that the caching allocator cannot use.
   Bytes holes{};  ///< Holes between the optimizer's states that activations cannot use (StaticBytes::holes).
   /// What torch.cuda.max_memory_allocated reports.
   [[nodiscard]] Bytes allocated() const { return parameters + gradients + optimizer + activations + buffers; }
-  [[nodiscard]] Bytes overhead() const {
-    return cuda_context + nccl + dispatcher_buffers + graph_pools + fragmentation + holes;
-  }
+  [[nodiscard]] Bytes overhead() const { return outside() + graph_pools + fragmentation + holes; }
   [[nodiscard]] Bytes total() const { return allocated() + overhead(); }
   /// Device memory outside torch.
-  [[nodiscard]] Bytes outside() const { return cuda_context + nccl + dispatcher_buffers; }
+  [[nodiscard]] Bytes outside() const { return cuda_context + nccl + dispatcher_buffers + user_buffers; }
   /// Memory that would be in use on a larger device, with expandable segments.
   [[nodiscard]] Bytes in_use() const { return pressure.unlimited + outside(); }
   ReservedMemory reserved;  ///< Zero, like `pressure`, until add_reserved() fills it.

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <numeric>
 
+#include "costmodel/model/mixers.h"
 #include "costmodel/pipeline/schedule.h"
 #include "planner/launch/geometry.h"
 
@@ -30,6 +31,13 @@ int vpp_flags(const Settings& s) {
   return static_cast<int>(s.has("num_layers_per_virtual_pipeline_stage")) +
          static_cast<int>(s.has("num_virtual_stages_per_pipeline_rank")) +
          static_cast<int>(s.has("pipeline_model_parallel_layout"));
+}
+/// Defaults: MLATransformerConfig.
+bool fused_rope_of_other_widths(const Settings& s) {
+  const costmodel::MlaSpec mla{.qk_head_dim = s.integer("qk_head_dim", 128),
+                               .qk_pos_emb_head_dim = s.integer("qk_pos_emb_head_dim", 64),
+                               .v_head_dim = s.integer("v_head_dim", 128)};
+  return s.on("multi_latent_attention") && !s.off("apply_rope_fusion") && !mla.fuses_rope();
 }
 /// Chunks of a rank; 1 if the layout is invalid.
 std::int64_t vpp(const Settings& s) {
@@ -283,6 +291,9 @@ std::vector<ArgumentCheck> make_checks() {
       {"attn.mla_rope", "rope_type",
        FW_IF(s.on("multi_latent_attention") && s.is("rope_type", "rope") && !s.off("apply_rope_fusion")),
        "--rope-type rope with --multi-latent-attention needs --no-rope-fusion"},
+      {"attn.mla_rope_width", "qk_head_dim v_head_dim qk_pos_emb_head_dim", FW_IF(fused_rope_of_other_widths(s)),
+       "the fused rotation of --multi-latent-attention takes widths that are powers of two: others need "
+       "--no-rope-fusion"},
       {"attn.rope_type", "rope_type", FW_IF(!s.on("multi_latent_attention") && s.is("rope_type", "yarn")),
        "--rope-type yarn needs --multi-latent-attention"},
       {"cp.cdmc_local", "attention_backend", FW_IF(s.is("attention_backend", "local") && s.names("spec").empty()),

@@ -128,12 +128,12 @@ class Writer {
     set("qk_pos_emb_head_dim", mla.qk_pos_emb_head_dim);
     set("v_head_dim", mla.v_head_dim);
     if (mla.qk_layernorm) set("qk_layernorm", true);
+    if (!mla.fuses_rope()) set("apply_rope_fusion", false);
     if (mla.index_heads == 0) return;
     set("experimental_attention_variant", "dsa");
     set("dsa_indexer_n_heads", mla.index_heads);
     set("dsa_indexer_head_dim", mla.index_head_dim);
     set("dsa_indexer_topk", mla.index_topk);
-    set("apply_rope_fusion", false);  // Megatron requires it (core_v0.16.1, transformer_config.py:1991).
     // Until 0.18.2 Megatron's default, none, ends the first forward in a TypeError (core_v0.16.1,
     // transformer/experimental_attention_variant/dsa.py:250). This is Megatron-Bridge's of GLM-5 (glm5_bridge.py:140).
     set("dsa_indexer_loss_coeff", 0.001);

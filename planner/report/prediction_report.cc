@@ -67,6 +67,7 @@ json memory_json(const StageMemory& memory, std::size_t stage) {
            {{"cuda_context", in_gib(memory.cuda_context)},
             {"nccl", in_gib(memory.nccl)},
             {"dispatcher_buffers", in_gib(memory.dispatcher_buffers)},
+            {"user_buffers", in_gib(memory.user_buffers)},
             {"graph_pools", in_gib(memory.graph_pools)},
             {"fragmentation", in_gib(memory.fragmentation)},
             {"holes", in_gib(memory.holes)}}},

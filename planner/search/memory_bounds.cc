@@ -85,7 +85,7 @@ std::vector<CriticalRank> critical_ranks(Workbench& bench, const StepContext& co
     const Bytes optimizer = static_bytes(context, c.parameters[rank]).optimizer;  // Counted in addition to the chunks.
     CriticalRank w{.rank = rank,
                    .parameters = c.parameters[rank],
-                   .overhead = memory.cuda_context + memory.nccl + memory.dispatcher_buffers,
+                   .overhead = memory.outside(),
                    .buffers = memory.allocated_beside_chunks - memory.parameters - memory.gradients - optimizer -
                               fsdp_whole(c, static_cast<std::int64_t>(rank))};
     w.parameters.padding = w.parameters.low_precision_padding = 0.0;  // Another step has other padding.

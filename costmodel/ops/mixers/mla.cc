@@ -72,13 +72,13 @@ void project_up(Builder& b, const MlaSpec& m, std::int64_t heads) {
             .in = m.kv_lora_rank});
 }
 
-// The query's rotary part is rotated in place. One kernel assembles key and value.
+// Fused, the query's rotary part is rotated in place, and one kernel assembles key and value.
 void rotate(Builder& b, const MlaSpec& m, double heads) {
   const double ta = b.shape().attention_tokens;
   const auto rotary = static_cast<double>(m.qk_pos_emb_head_dim);
   const double assembled =
       kBf16 * ta * heads * static_cast<double>(2 * m.qk_head_dim + 2 * m.v_head_dim + m.qk_pos_emb_head_dim);
-  const double unfused = b.options().software.transformer_engine && m.index_heads == 0 ? 1.0 : 6.0;
+  const double unfused = b.options().software.transformer_engine && m.fuses_rope() ? 1.0 : 6.0;
   b.memory_op("rope_query", MemoryOp::kRope, unfused * 4.0 * ta * heads * rotary, MemoryOp::kRope,
               unfused * 4.0 * ta * heads * rotary);
   // Every layer caches YaRN's cosine and sine in BF16 and an FP32 table; before the first step BF16 tables for 4096
