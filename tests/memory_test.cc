@@ -114,12 +114,14 @@ TEST(MeasuredMemory, OfFourGpusIsReached) {
 }
 
 // Is the device memory beside torch's what exported scripts held in unmodified Megatron-LM? One GPU without and with
-// experts, FSDP, PP, PP with experts, EP, and EP with CP, whose ranks send to most others (started.py --outside).
+// experts, FSDP, PP, PP with experts, EP, and EP with CP, whose ranks send to most others (started.py --outside); and
+// TP with user buffers.
 TEST(MeasuredMemory, BesideTorchIsReached) {
-  const std::map<std::string, double> measured_gib = {{"h200x1-started-t2", 2.84}, {"h200x1-started-t3", 3.20},
-                                                      {"h200x2-started-u5", 3.29}, {"h200x2-started-u1", 4.10},
-                                                      {"h200x2-started-u4", 4.58}, {"h200x2-started-u10", 5.15},
-                                                      {"h200x2-started-u8", 6.07}};
+  const std::map<std::string, double> measured_gib = {
+      {"h200x1-started-t2", 2.84},    {"h200x1-started-t3", 3.20},   {"h200x2-started-u5", 3.29},
+      {"h200x2-started-u1", 4.10},    {"h200x2-started-u4", 4.58},   {"h200x2-started-u10", 5.15},
+      {"h200x2-started-u8", 6.07},    {"h200x2-started-x8", 7.64},   {"h200x2-started-z13x", 8.38},
+      {"h200x2-started-z15x", 11.38}, {"h200x2-started-y16x", 15.88}};
   std::size_t found = 0;
   for (const auto& run : load_runs(FW_ACCURACY_DIR "/hosts/h200_started.json").runs) {
     const auto entry = measured_gib.find(run.id);
