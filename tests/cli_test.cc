@@ -448,12 +448,13 @@ TEST_F(Cli, PlanReportsAllMistakesAtOnce) {
   const Outcome outcome = foldwise(
       "plan --model deepseek-v33 --system h2000 --gpus 0 --headroom 100 --effort 0 --objective gpus --set tpp=1 --set "
       "pp= "
-      "--set hierarchical_context_parallel_sizes=-2+4 --set mtp=0,1 --set vpp=-1 --pin ep");
+      "--set hierarchical_context_parallel_sizes=-2+4 --set mtp=0,1 --set vpp=-1 --pin ep --pin etp=x");
   EXPECT_EQ(outcome.code, 2);
   for (const char* message :
        {"--effort: expected 0.1 to 1000000, found 0", "--gpus: expected a whole number of at least 1, found 0",
         "--headroom: expected 0 to 99 percent, found 100", "--objective gpus: needs --max-step-time SECONDS",
-        "--pin: expected key=value, found \"ep\"", "--set mtp: expected one value, found 2",
+        "--pin: expected key=value, found \"ep\"", "--pin etp: expected a whole number, found \"x\"",
+        "--set mtp: expected one value, found 2",
         "--set hierarchical_context_parallel_sizes: expected whole numbers of at least 1, found [-2,4]",
         "--set pp: expected at least one value, found none", "--set tpp: cannot be set; the nearest that can is \"tp\"",
         "--set vpp: expected a whole number of at least 1, found -1",

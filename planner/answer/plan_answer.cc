@@ -3,7 +3,9 @@
 #include <tbb/parallel_invoke.h>
 
 #include <cstddef>
+#include <functional>
 #include <optional>
+#include <set>
 #include <string>
 #include <utility>
 #include <vector>
@@ -130,10 +132,26 @@ void add_training(const PlanAnswer& answer, nlohmann::json& plans) {
         training_cost(*answer.training, run_of(answer.answered.problem, list[i]), list[i].prediction));
 }
 
+/// The problem; mistakes in what was pinned are said of the pin.
+PlanProblem with_pins(const std::set<std::string>& pinned, const std::function<PlanProblem()>& make) {
+  try {
+    return make();
+  } catch (const config::ConfigError& error) {
+    std::vector<config::Diagnostic> mistakes = error.diagnostics();
+    for (config::Diagnostic& mistake : mistakes)
+      if (std::string& field = mistake.where.field;
+          mistake.where.file == config::kArguments && field.starts_with("set ") && pinned.contains(field.substr(4)))
+        field.replace(0, 3, "pin");
+    throw config::ConfigError(std::move(mistakes));
+  }
+}
+
 }  // namespace
 
 PlanAnswer plan_answer(const PlanAsked& asked, config::Diagnostics diagnostics, const Report& progress) {
   PlanRequest request = request_of(asked, diagnostics);
+  std::set<std::string> pinned;
+  for (const auto& entry : request.set) pinned.insert(entry.first);
   for (const auto& [key, values] : asked.set)
     if (!request.set.emplace(key, values).second)
       diagnostics.error({config::kArguments, 0, "set " + key}, "given twice");
@@ -152,8 +170,9 @@ PlanAnswer plan_answer(const PlanAsked& asked, config::Diagnostics diagnostics, 
     today = ComparedRun{asked_in(*asked.from, asked.release), {}};
     today->prediction = foldwise::predict(today->run);
   }
-  const PlanProblem problem =
-      today ? problem_from(today->run, asked, request) : problem_of(asked, request, diagnostics);
+  const PlanProblem problem = with_pins(pinned, [&] {
+    return today ? problem_from(today->run, asked, request) : problem_of(asked, request, diagnostics);
+  });
   check_measured(asked.decision.measured, problem.system_name);
   answer.answered = searched(asked, request, problem, progress);
   answer.answered.problem.reserve = answer.answered.result.reserve;
