@@ -83,8 +83,8 @@ def main(program, schema_file, run, *besides):
             check('sweep_row', row)
         # Transformer Engine's loss, which the file has, is refused since 0.18.
         fits = changed('native.json', software={'permute': 'fused', 'cross_entropy': 'native'})
-        launch = answer(['export', fits, '--to', 'torchrun', '--release', 'main'])
-        script = pathlib.Path(folder) / 'launch.sh'
+        launch = answer(['export', fits, '--to', 'megatron-lm', '--release', 'main'])  # A list, which needs no sandbox.
+        script = pathlib.Path(folder) / 'launch.txt'
         script.write_text(launch)
         check('export', answer(['export', fits, '--to', 'torchrun', '--release', 'main', *as_json]))
         check('export', answer(['export', fits, '--to', 'torchrun', '--trial', '--balanced', *as_json]))

@@ -139,13 +139,17 @@ def check(document, folder, program, slow, known, failures):
                 out += head + (text.splitlines() if difference and code in (0, 3) else stands)
             out.append('```')
         elif (match := re.match(r'!\[[^]]*\]\((\S+\.svg)\)', line)) and (above := re.match(r'`(\./foldwise [^`]*)`', before)):
-            code, text = picture.in_terminal(above[1], folder, os.environ)
             pictured.add(above[1])
-            drawn, there = picture.svg(above[1], text), document.parent / match[1]
-            if code not in (0, 3) or not there.exists() or CLOCK.sub('', drawn) != CLOCK.sub('', there.read_text()):
-                failures.append(f'{name}:{number}: {match[1]} is no picture of {above[1]}: exit code {code}')
-                if '--write' in sys.argv and code in (0, 3):
-                    there.write_text(drawn)
+            try:
+                code, text = picture.in_terminal(above[1], folder, os.environ)
+            except OSError as none:
+                print(f'{name}:{number}: {match[1]} is not looked at: {none}')
+            else:
+                drawn, there = picture.svg(above[1], text), document.parent / match[1]
+                if code not in (0, 3) or not there.exists() or CLOCK.sub('', drawn) != CLOCK.sub('', there.read_text()):
+                    failures.append(f'{name}:{number}: {match[1]} is no picture of {above[1]}: exit code {code}')
+                    if '--write' in sys.argv and code in (0, 3):
+                        there.write_text(drawn)
         elif match := re.match(r'    (\./foldwise .*?)(\s+#.*)?$', line):
             command = match.group(1)
             above = len(out) - 1
