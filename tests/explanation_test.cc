@@ -178,33 +178,38 @@ TEST(Explanation, NamedFieldsAreNoChoices) {
 // Where the host's prices are assumed: does the first plan lose least, in the mean over them and those of virtual
 // machines, of the plans and alternatives for which torch has room, but for 1 %?
 TEST(Explanation, TheFirstPlanLosesLeastOnEitherHost) {
-  PlanProblem problem = foldwise::plan_problem({.model = "qwen1.5-moe-a2.7b",
-                                                .system = "h100-sxm-80gb",
-                                                .release = "0.16.1",
-                                                .num_gpus = 4,
-                                                .global_batch = 64,
-                                                .precisions = {}});
-  problem.effort = 400'000;
-  const PlanResult result = explained(problem);
-  ASSERT_FALSE(result.plans.empty());
-  costmodel::Hardware slow = problem.hardware;
-  slow.host = problem.hardware.host.of_virtual_machine().value();
-  std::vector<std::pair<double, double>> times;  // On the assumed and on the slower host.
-  const auto add = [&](Plan plan) {
-    const double on_slow = costmodel::predict(problem.model, plan.options, slow).step_time.to<double>();
-    EXPECT_DOUBLE_EQ(plan.on_virtual_machine.value().to<double>(), on_slow);
-    if (!reserves_too_much(problem, plan)) times.emplace_back(seconds(plan), on_slow);
-  };
-  for (const Plan& plan : result.plans) add(plan);
-  for (const Alternative& alternative : result.alternatives)
-    if (alternative.plan) add(*alternative.plan);
-  const double least = std::ranges::min_element(times)->first,
-               least_slow = std::ranges::min_element(times, {}, &std::pair<double, double>::second)->second;
-  const auto loss = [&](const std::pair<double, double>& time) {
-    return 0.5 * (time.first / least + time.second / least_slow) - 1.0;
-  };
-  EXPECT_GT(times.front().first, 1.04 * least);  // Makes sure that it matters in this question.
-  for (const auto& time : times) EXPECT_LE(loss(times.front()), loss(time) + 0.01);
+  int matters = 0;
+  for (const auto& [model, gpus] : {std::pair("qwen1.5-moe-a2.7b", 8), {"qwen3-30b-a3b", 16}}) {
+    PlanProblem problem = foldwise::plan_problem({.model = model,
+                                                  .system = "h100-sxm-80gb",
+                                                  .release = "0.19.0",
+                                                  .num_gpus = gpus,
+                                                  .global_batch = 64,
+                                                  .precisions = {}});
+    foldwise::ask_evidence(Evidence::kRun, problem);
+    problem.effort = 400'000;
+    const PlanResult result = explained(problem);
+    ASSERT_FALSE(result.plans.empty());
+    costmodel::Hardware slow = problem.hardware;
+    slow.host = problem.hardware.host.of_virtual_machine().value();
+    std::vector<std::pair<double, double>> times;  // On the assumed and on the slower host.
+    const auto add = [&](Plan plan) {
+      const double on_slow = costmodel::predict(problem.model, plan.options, slow).step_time.to<double>();
+      EXPECT_DOUBLE_EQ(plan.on_virtual_machine.value().to<double>(), on_slow);
+      if (!reserves_too_much(problem, plan)) times.emplace_back(seconds(plan), on_slow);
+    };
+    for (const Plan& plan : result.plans) add(plan);
+    for (const Alternative& alternative : result.alternatives)
+      if (alternative.plan) add(*alternative.plan);
+    const double least = std::ranges::min_element(times)->first,
+                 least_slow = std::ranges::min_element(times, {}, &std::pair<double, double>::second)->second;
+    const auto loss = [&](const std::pair<double, double>& time) {
+      return 0.5 * (time.first / least + time.second / least_slow) - 1.0;
+    };
+    matters += times.front().first > 1.04 * least ? 1 : 0;
+    for (const auto& time : times) EXPECT_LE(loss(times.front()), loss(time) + 0.01) << model;
+  }
+  EXPECT_GE(matters, 1);
 }
 
 // Does an alternative that is faster than an unproven first plan take its place?
