@@ -178,7 +178,6 @@ TEST(Explanation, NamedFieldsAreNoChoices) {
 // Where the host's prices are assumed: does the first plan lose least, in the mean over them and those of virtual
 // machines, of the plans and alternatives for which torch has room, but for 1 %?
 TEST(Explanation, TheFirstPlanLosesLeastOnEitherHost) {
-  int matters = 0;
   for (const auto& [model, gpus] : {std::pair("qwen1.5-moe-a2.7b", 8), {"qwen3-30b-a3b", 16}}) {
     PlanProblem problem = foldwise::plan_problem({.model = model,
                                                   .system = "h100-sxm-80gb",
@@ -206,10 +205,9 @@ TEST(Explanation, TheFirstPlanLosesLeastOnEitherHost) {
     const auto loss = [&](const std::pair<double, double>& time) {
       return 0.5 * (time.first / least + time.second / least_slow) - 1.0;
     };
-    matters += times.front().first > 1.04 * least ? 1 : 0;
+    EXPECT_GT(times.front().first, 1.04 * least) << model;  // Makes sure that it matters in this question.
     for (const auto& time : times) EXPECT_LE(loss(times.front()), loss(time) + 0.01) << model;
   }
-  EXPECT_GE(matters, 1);
 }
 
 // Does an alternative that is faster than an unproven first plan take its place?

@@ -184,7 +184,7 @@ Repetition repetition(ScheduleShape shape, std::int64_t rank) {
 ScheduleShape without_repeats(ScheduleShape shape, std::int64_t rank) {
   if (shape.kind == Schedule::kGpipe) return shape;  // All are in flight.
   if (shape.kind != Schedule::kOneF1B) {
-    // Two a rank, in DualPipe for both directions together, fill every pipeline; more only repeat its middle.
+    // Two a rank (in DualPipe for both directions together) fill the pipeline, and four more show its steady phase.
     shape.num_microbatches = std::min(shape.num_microbatches, 2 * shape.pp + 4);
     return shape;
   }

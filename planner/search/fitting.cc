@@ -331,7 +331,8 @@ std::optional<Fitting> fitting(const Problem& problem, const TrainingOptions& op
   const auto fastest = [&] {
     std::size_t replays = 0;
     const auto takes = [&](const FittingChange& change) {
-      // A replay takes up to a second. What torch reserves beyond the peak is less than a quarter of it.
+      // A replay takes up to a second. Before torch fails it gives back what it only keeps, so a peak that is a fifth
+      // below the device's memory is taken to fit.
       return change.peak_memory <= 0.8 * problem.hardware.hbm_capacity ||
              (++replays <= 2 * top && has_room(problem, change.options));
     };

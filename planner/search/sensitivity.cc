@@ -57,7 +57,7 @@ std::optional<Change> faster(const Change* change, const Prediction& prediction)
 /// Whether torch has no room for the run.
 bool gives_memory_back(const Problem& problem, const costmodel::TrainingOptions& options) {
   const costmodel::Step step = costmodel::compose_step(problem.model, options, problem.hardware);
-  Prediction prediction = costmodel::predict(step);
+  Prediction prediction = costmodel::predict(step, false);
   costmodel::add_reserved(step, prediction, {.segments = false, .each = side_by_side});
   return !std::ranges::all_of(prediction.memory, [&](const costmodel::StageMemory& rank) {
     return rank.pressure.runs() && rank.in_use() <= problem.hardware.hbm_capacity;
