@@ -27,17 +27,6 @@ constexpr std::int64_t segment_of(bool small, std::size_t stream) {
   return (static_cast<std::int64_t>(2 * stream) + (small ? 1 : 0)) * kApart;
 }
 
-// std::lower_bound, without a branch that the processor would have to predict.
-template <typename Iterator, typename Value>
-Iterator first_not_less(Iterator begin, Iterator end, const Value& value) {
-  for (auto count = end - begin; count > 0;) {
-    const auto half = (count + 1) / 2;
-    begin += begin[half - 1] < value ? half : 0;
-    count -= half;
-  }
-  return begin;
-}
-
 }  // namespace
 
 std::size_t CachingAllocator::FreeList::chunk_of(const FreePiece& piece) const {
@@ -49,7 +38,7 @@ std::size_t CachingAllocator::FreeList::chunk_of(const FreePiece& piece) const {
 
 const CachingAllocator::FreePiece* CachingAllocator::FreeList::lower_bound(const FreePiece& piece) const {
   const std::vector<FreePiece>& chunk = chunks_[chunk_of(piece)];
-  const auto found = first_not_less(chunk.begin(), chunk.end(), piece);
+  const auto found = std::lower_bound(chunk.begin(), chunk.end(), piece);
   return found == chunk.end() ? nullptr : &*found;
 }
 
@@ -57,7 +46,7 @@ void CachingAllocator::FreeList::insert(const FreePiece& piece) {
   constexpr std::size_t kMost = 64;
   const std::size_t at = chunk_of(piece);
   std::vector<FreePiece>& chunk = chunks_[at];
-  chunk.insert(first_not_less(chunk.begin(), chunk.end(), piece), piece);
+  chunk.insert(std::lower_bound(chunk.begin(), chunk.end(), piece), piece);
   if (chunk.size() <= kMost) return;
   const auto half = chunk.begin() + kMost / 2;
   std::vector<FreePiece> upper(half, chunk.end());
@@ -68,7 +57,7 @@ void CachingAllocator::FreeList::insert(const FreePiece& piece) {
 void CachingAllocator::FreeList::erase(const FreePiece& piece) {
   const std::size_t at = chunk_of(piece);
   std::vector<FreePiece>& chunk = chunks_[at];
-  chunk.erase(first_not_less(chunk.begin(), chunk.end(), piece));
+  chunk.erase(std::lower_bound(chunk.begin(), chunk.end(), piece));
   if (chunk.empty() && chunks_.size() > 1) chunks_.erase(chunks_.begin() + static_cast<std::ptrdiff_t>(at));
 }
 
@@ -80,13 +69,13 @@ void CachingAllocator::FreeList::change(const FreePiece& from, const FreePiece& 
     return;
   }
   std::vector<FreePiece>& chunk = chunks_[at];
-  const auto old = first_not_less(chunk.begin(), chunk.end(), from);
+  const auto old = std::lower_bound(chunk.begin(), chunk.end(), from);
   if (to < from) {
-    const auto place = first_not_less(chunk.begin(), old, to);
+    const auto place = std::lower_bound(chunk.begin(), old, to);
     std::move_backward(place, old, old + 1);
     *place = to;
   } else {
-    const auto place = first_not_less(old + 1, chunk.end(), to);
+    const auto place = std::lower_bound(old + 1, chunk.end(), to);
     *std::move(old + 1, place, old) = to;
   }
 }

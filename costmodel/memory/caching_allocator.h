@@ -70,8 +70,8 @@ class CachingAllocator {
   struct FreePiece {
     std::int64_t size, address;
     Block block;
-    bool operator<(const FreePiece& other) const {  // Without a branch: the order of free pieces is anybody's guess.
-      return (size < other.size) | ((size == other.size) & (address < other.address));
+    bool operator<(const FreePiece& other) const {
+      return size != other.size ? size < other.size : address < other.address;
     }
   };
   /// Free pieces in ascending order. They change with every op, and there may be thousands: chunks of a bounded size
