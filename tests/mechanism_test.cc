@@ -82,7 +82,7 @@ TEST(EpOverlap, MakesNoRunSlower) {
   });
   // Not explained: in draws of 2026-11-30 seven to nine runs (of two per built-in model) expose 0.5 to 6.3 % more
   // communication.
-  EXPECT_LE(slower, 9) << "of " << runs;
+  EXPECT_LE(slower, (9 + FW_EVERY - 1) / FW_EVERY) << "of " << runs;
   EXPECT_GT(runs, 30 / FW_EVERY);
 }
 
