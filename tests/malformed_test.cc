@@ -159,7 +159,7 @@ TEST_F(Malformed, WithoutEnoughMemory) {
 
 // Short scripts whose words would fill the memory or the stack: the sandbox ends them.
 TEST_F(Malformed, ScriptsThatGrow) {
-  if (!has_sandbox()) GTEST_SKIP() << "no sandbox here";
+  if (!planner::has_sandbox()) GTEST_SKIP() << "no sandbox here";
   std::string nested, closing, sums = "A=xxxxxxxxxx\n", inner;
   for (int i = 0; i < 40; ++i) sums += "A+=$A\n";
   for (int i = 0; i < 100'000; ++i) {
