@@ -160,14 +160,12 @@ TEST_F(Malformed, WithoutEnoughMemory) {
 // Short scripts whose words would fill the memory or the stack: the sandbox ends them.
 TEST_F(Malformed, ScriptsThatGrow) {
   if (!planner::has_sandbox()) GTEST_SKIP() << "no sandbox here";
-  std::string nested, closing, sums = "A=xxxxxxxxxx\n", inner;
+  std::string nested = "echo ", sums = "A=xxxxxxxxxx\n", inner;
   for (int i = 0; i < 40; ++i) sums += "A+=$A\n";
-  for (int i = 0; i < 100'000; ++i) {
-    nested += "${A:-";
-    closing += '}';
-  }
+  for (int i = 0; i < 100'000; ++i) nested += "${A:-";
+  nested.append(100'000, '}') += '\n';
   for (int i = 0; i < 1'000; ++i) inner += fmt::format("V{}=1\necho '--a $V{}'\n", i, i);
-  for (const std::string& script : {sums, "echo " + nested + closing + '\n', inner})
+  for (const std::string& script : {sums, nested, inner})
     expect_mistake("import --system h200 --gpus 8 " + write_text("grows.sh", script),
                    "found nothing that starts training with Megatron's arguments");
 }
