@@ -213,7 +213,7 @@ def check_state(user: User, foldwise: str, folder: pathlib.Path) -> None:
 
 
 def check_looks(user: User, pictures: pathlib.Path | None) -> None:
-    for width, scheme in ((1280, "light"), (390, "dark"), (1280, "dark"), (390, "light")):
+    for width, scheme in ((1280, "light"), (390, "dark")):  # Each of both once: contrast is of a scheme, room of a width.
         user.open({"run": RUN, "pinned": RUN | {"pp": 1}}, width, scheme)
         user.wait("all is drawn", "document.querySelectorAll('#pinned .mark').length > 0 && document.querySelectorAll('#schedule rect').length > 0")
         user.expect(f"as wide as the window of {width}", "document.documentElement.scrollWidth <= innerWidth")

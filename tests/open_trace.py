@@ -144,7 +144,7 @@ def broken_copies(trace: dict):
 
 
 def default_plan(foldwise: str) -> str:
-    plan = subprocess.run([foldwise, "plan", "--effort", "1", "--format", "json"], check=True, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
+    plan = subprocess.run([foldwise, "plan", "--effort", "0.2", "--format", "json"], check=True, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
     return json.dumps(json.loads(plan.stdout)["plans"][0]["run"])
 
 

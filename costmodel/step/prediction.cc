@@ -231,6 +231,11 @@ Bytes Prediction::in_use() const {
   return most;
 }
 
+bool Prediction::torch_has_room(Bytes capacity) const {
+  return std::ranges::all_of(
+      memory, [&](const StageMemory& rank) { return rank.pressure.runs() && rank.in_use() <= capacity; });
+}
+
 Step compose_step(const ModelSpec& model, const TrainingOptions& options, const Hardware& hardware) {
   Step step{{model, options, hardware}, model_kinds(model), stage_layout(model, options), {}};
   step.composition = compose(step.context, step.kinds, model_costs(step.context, step.kinds), step.layout);

@@ -167,6 +167,8 @@ struct Prediction {
   std::size_t critical_stage = 0;
   /// StageMemory::in_use() of the fullest rank. Requires add_reserved().
   [[nodiscard]] Bytes in_use() const;
+  /// Whether torch runs in `capacity` bytes of the device and keeps what it has in every step. Requires add_reserved().
+  [[nodiscard]] bool torch_has_room(Bytes capacity) const;
   /// Detail of the critical rank. Requires stages.
   [[nodiscard]] const std::vector<DetailEntry>& detail() const { return stages.at(critical_stage).detail; }
 };

@@ -272,8 +272,8 @@ unsigned changed_parts(const TrainingOptions& base, const TrainingOptions& o) {
 
 constexpr double kMostStages = 1e7;  // Limit for pairs of changes; takes seconds.
 
-// Whether torch's allocator, replayed, gets by with the device's memory.
-bool has_room(const Problem& problem, const TrainingOptions& options) {
+// Whether the device's memory suffices for torch, be it that torch gives memory back in every step.
+bool torch_runs(const Problem& problem, const TrainingOptions& options) {
   const Step step = compose_step(problem.model, options, problem.hardware);
   Prediction prediction = predict(step, false);
   static_cast<void>(
@@ -334,7 +334,7 @@ std::optional<Fitting> fitting(const Problem& problem, const TrainingOptions& op
       // A replay takes up to a second. Before torch fails it gives back what it only keeps, so a peak that is a fifth
       // below the device's memory is taken to fit.
       return change.peak_memory <= 0.8 * problem.hardware.hbm_capacity ||
-             (++replays <= 2 * top && has_room(problem, change.options));
+             (++replays <= 2 * top && torch_runs(problem, change.options));
     };
     std::stable_sort(fitting.begin(), fitting.end(),
                      [](const FittingChange& a, const FittingChange& b) { return a.step_time < b.step_time; });

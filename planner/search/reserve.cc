@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 #include <functional>
 #include <limits>
 #include <optional>
@@ -23,10 +24,8 @@ namespace {
 /// step when they ran (benchmarks/accuracy/started.md#started).
 bool has_room(const PlanProblem& problem, const TrainingOptions& options, double share, Prediction& prediction) {
   const Step step = compose_step(problem.model, options, problem.hardware);
-  const Bytes most = share / problem.parameters.certain_share * problem.hardware.hbm_capacity;
   return !add_reserved(step, prediction, {.share = share, .segments = false}) ||
-         std::ranges::all_of(prediction.memory,
-                             [&](const StageMemory& rank) { return rank.pressure.runs() && rank.in_use() <= most; });
+         prediction.torch_has_room(share / problem.parameters.certain_share * problem.hardware.hbm_capacity);
 }
 
 /// Sets the reserve of plans like this one, which reserves too much. It is what the plan needs beyond its predicted
@@ -44,24 +43,34 @@ void learn_reserve(const Plan& plan, PlanProblem& problem) {
   reserve = std::max(reserve, (more / tokens_of(problem.model, plan.options)).to<double>());
 }
 
-/// `run`: plans that torch has room for. `pressed`: plans that run, but give memory back in every step or need the
-/// whole device.
+/// Replayed plans. `run`: torch has room for them. `pressed`: they run, but give memory back in every step or need the
+/// whole device. `run_out`: they run out of memory.
 struct Vetted {
-  std::vector<Plan> run, pressed;
+  std::vector<Plan> run, pressed, run_out;
 };
 
-/// Sorts the plans into `vetted`. Returns the first plan if torch has no room for it.
+std::vector<Plan>::const_iterator find(const std::vector<Plan>& plans, const TrainingOptions& options) {
+  return std::ranges::find(plans, options, &Plan::options);
+}
+
+/// Replays the plans that are not in `vetted` yet and sorts them into it: a search finds plans of the one before again.
+/// Returns the first plan if torch has no room for it.
 std::optional<Plan> vet(const PlanProblem& problem, std::vector<Plan> plans, Vetted& vetted) {
+  if (plans.empty()) return std::nullopt;
+  const TrainingOptions first = plans.front().options;
+  std::erase_if(plans, [&](const Plan& plan) {
+    return std::ranges::any_of(std::array{&vetted.run, &vetted.pressed, &vetted.run_out},
+                               [&](const auto* list) { return find(*list, plan.options) != list->end(); });
+  });
   std::vector<char> too_much(plans.size());
   side_by_side(plans.size(), [&](std::size_t i) { too_much[i] = reserves_too_much(problem, plans[i]) ? 1 : 0; });
-  std::optional<Plan> first;
-  if (!plans.empty() && too_much.front() != 0) first = plans.front();
-  for (std::size_t i = 0; i < plans.size(); ++i)
-    if (too_much[i] == 0)
-      vetted.run.push_back(std::move(plans[i]));
-    else if (plans[i].prediction.fits)
-      vetted.pressed.push_back(std::move(plans[i]));
-  return first;
+  for (std::size_t i = 0; i < plans.size(); ++i) {
+    const bool fits = plans[i].prediction.fits;
+    (too_much[i] == 0 ? vetted.run : fits ? vetted.pressed : vetted.run_out).push_back(std::move(plans[i]));
+  }
+  for (const std::vector<Plan>* list : {&vetted.pressed, &vetted.run_out})
+    if (const auto plan = find(*list, first); plan != list->end()) return *plan;
+  return std::nullopt;
 }
 
 /// Plans that still fit with the reserve.

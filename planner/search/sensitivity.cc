@@ -59,9 +59,7 @@ bool gives_memory_back(const Problem& problem, const costmodel::TrainingOptions&
   const costmodel::Step step = costmodel::compose_step(problem.model, options, problem.hardware);
   Prediction prediction = costmodel::predict(step, false);
   costmodel::add_reserved(step, prediction, {.segments = false, .each = side_by_side});
-  return !std::ranges::all_of(prediction.memory, [&](const costmodel::StageMemory& rank) {
-    return rank.pressure.runs() && rank.in_use() <= problem.hardware.hbm_capacity;
-  });
+  return !prediction.torch_has_room(problem.hardware.hbm_capacity);
 }
 
 }  // namespace
