@@ -526,6 +526,129 @@ TEST(Import, NcclTestsJson) {
   EXPECT_EQ(records.measurements.front().of.at("collective"), "reduce_scatter");
   EXPECT_THAT(records.measurements.front().samples_us, ElementsAre(52.1));
 }
+/// A table of nccl-tests: two rows of a program on H200s.
+std::string nccl_table(const std::string& program, int ranks, const std::string& wrong = "0") {
+  std::string text = "# Collective test starting: " + program + "\n# Using devices\n";
+  for (int i = 0; i < ranks; ++i)
+    text += fmt::format("#  Rank {0:2} Group  0 Pid 811 on host device {0} [0x19] NVIDIA H200\n", i);
+  text += "#       size  count  type  redop  root  time  algbw  busbw #wrong  time  algbw  busbw #wrong\n";
+  for (const int size : {1048576, 2097152})
+    text += fmt::format("{0} {1} float sum -1 {2} 42.8 32.1 {3} {2} 42.8 32.1 0\n", size, size / 4, size / 40000,
+                        size > 1048576 ? "0" : wrong);
+  return text + "# Out of bounds values : 0 OK\n#\n";
+}
+/// The collective and ranks of each record: "all_reduce 8 8 all_gather 2 2".
+std::string settings_in(const Records& records) {
+  std::string settings, kind;
+  for (const Measurement& measurement : records.measurements) {
+    if (measurement.of.at("collective") != kind)
+      settings += (settings.empty() ? "" : " ") + (kind = measurement.of.at("collective"));
+    settings += fmt::format(" {}", measurement.shape.at("ranks"));
+  }
+  return settings;
+}
+std::string refusal_of(const std::string& text, const ImportOptions& options = {}) {
+  try {
+    return "not refused: " + settings_in(import_text(text, "nccl.txt", options));
+  } catch (const config::ConfigError& error) {
+    return error.what();
+  }
+}
+std::vector<std::string> warnings_of(const std::string& text) {
+  std::vector<std::string> texts;
+  for (const auto& warning : import_text(text, "nccl.txt", {}).warnings) texts.push_back(warning.text());
+  return texts;
+}
+// Has each table of a file its own collective, ranks and session, in one text with labels as without?
+TEST(Import, EveryNcclTestsTableIsARunOfItsOwn) {
+  const std::string text = nccl_table("all_reduce_perf", 8) + nccl_table("all_gather_perf", 8);
+  const Records records = import_text(text, "nccl.txt", {});
+  EXPECT_EQ(settings_in(records), "all_reduce 8 8 all_gather 8 8");
+  ASSERT_EQ(records.sessions.size(), 2U);
+  EXPECT_NE(records.sessions[0].id, records.sessions[1].id);
+  EXPECT_EQ(records.sessions[1].devices, 8);
+  EXPECT_EQ(settings_in(parse_records(to_json_lines(records), "R")), "all_reduce 8 8 all_gather 8 8");
+  EXPECT_EQ(settings_in(import_text(nccl_table("all_reduce_perf", 8) + nccl_table("all_reduce_perf", 4), "f", {})),
+            "all_reduce 8 8 4 4");
+  // Before 2.17 a table does not name its collective; without devices, its head is that of its columns.
+  std::string unnamed = nccl_table("", 8) + nccl_table("", 4);
+  for (std::size_t at = 0; (at = unnamed.find("# Collective")) != std::string::npos;)
+    unnamed.erase(at, unnamed.find('\n', at) + 1 - at);
+  EXPECT_EQ(settings_in(import_text(unnamed, "f", {.collective = "all_gather"})), "all_gather 8 8 4 4");
+  EXPECT_THAT(refusal_of(text, {.collective = "all_gather"}),
+              HasSubstr("nccl.txt:1: --collective is all_gather, but the table is of all_reduce"));
+  EXPECT_THAT(refusal_of(text, {.ranks = 16}), HasSubstr("--ranks is 16, but the device list has 8"));
+}
+// Is a table that measures no communication of a modelled collective refused, and left out beside others?
+TEST(Import, NcclTestsTablesThatCannotBeUsedAreToldWithTheirReason) {
+  std::string alone;
+  for (int i = 0; i < 8; ++i) alone += nccl_table("all_reduce_perf", 1);
+  EXPECT_THAT(refusal_of(alone), HasSubstr("nccl.txt:1: 8 tables: a table of one rank measures no communication"));
+  EXPECT_THAT(refusal_of(alone), HasSubstr("built without MPI"));
+  const std::string other = nccl_table("broadcast_perf", 8);
+  for (const ImportOptions& options : {ImportOptions{}, ImportOptions{.collective = "all_reduce"}})
+    EXPECT_THAT(refusal_of(other, options), HasSubstr("nccl.txt:1: broadcast_perf is not modelled: expected a table of "
+                                                      "all_reduce, all_gather, reduce_scatter, all_to_all"));
+  EXPECT_EQ(settings_in(import_text(other + nccl_table("all_reduce_perf", 2), "f", {})), "all_reduce 2 2");
+  EXPECT_THAT(warnings_of(other + nccl_table("all_reduce_perf", 2)),
+              ElementsAre(testing::AllOf(HasSubstr("nccl.txt:1: broadcast_perf"), HasSubstr("left out"))));
+}
+// Do ranks on several hosts share NVLink only within each, and in a rack all of them?
+TEST(Import, NcclTestsOfSeveralHostsHaveADomainForEach) {
+  const auto records_of = [](const std::string& device, int on_second) {
+    std::string text = nccl_table("all_reduce_perf", 8);
+    for (int i = 8 - on_second; i < 8; ++i) {
+      const std::size_t at = text.find("on host device " + std::to_string(i));
+      text.replace(at, 7, "on next");
+    }
+    for (std::size_t at = 0; (at = text.find("NVIDIA H200")) != std::string::npos;) text.replace(at, 11, device);
+    return import_text(text, "f", {});
+  };
+  const Records two = records_of("NVIDIA H100 80GB HBM3", 4);
+  EXPECT_EQ(two.measurements.front().shape.at("ranks"), 8);
+  EXPECT_EQ(two.measurements.front().shape.at("ranks_per_domain"), 4);
+  EXPECT_THAT(two.sessions.front().hosts, ElementsAre("host", "next"));
+  EXPECT_FALSE(records_of("NVIDIA H100 80GB HBM3", 0).measurements.front().shape.contains("ranks_per_domain"));
+  EXPECT_FALSE(records_of("NVIDIA GB200", 4).measurements.front().shape.contains("ranks_per_domain"));
+  EXPECT_THROW((void)records_of("NVIDIA H100 80GB HBM3", 3), config::ConfigError);
+}
+// Are the columns those that the head names, with --per_iter_timing and timestamps (nccl-tests, util.cu)?
+TEST(Import, NcclTestsColumnsAreThoseOfTheirHead) {
+  std::string text = nccl_table("all_reduce_perf", 2);
+  text.erase(text.find("#       size"));
+  text +=
+      "# size count type redop root cputime algbw busbw #wrong i_min i_max i_p99 i_cv% cputime algbw busbw #wrong "
+      "i_min "
+      "i_max i_p99 i_cv% timestamp\n"
+      "1048576 262144 float sum -1 31.42 33.4 33.4 0 30.1 40.2 40.1 9.5 31.9 32.9 32.9 0 30.1 40.2 40.1 9.5 2026-08-01 "
+      "10:00:00\n";
+  const Records records = import_text(text, "f", {});
+  ASSERT_EQ(records.measurements.size(), 1U);
+  EXPECT_THAT(records.measurements.front().samples_us, ElementsAre(31.42));
+  // A process has one entry in the JSON, however many GPUs it drives.
+  const auto json_of = [](const char* config) {
+    return fmt::format(R"({{"args": ["./build/all_reduce_perf"], "config": {{{}, "devices": [{{"rank": 0, "group": 0,
+      "hostname": "a", "device_info": "NVIDIA H200"}}]}}, "results": [{{"size": 1048576, "out_of_place": {{"time": 9}}}}]}})",
+                       config);
+  };
+  EXPECT_EQ(settings_in(import_text(json_of(R"("nthreads": 1, "ngpus": 8)"), "f", {})), "all_reduce 8");
+  EXPECT_THAT(refusal_of(json_of(R"("nthreads": 1, "ngpus": 1)")), HasSubstr("a table of one rank"));
+}
+// Are rows with wrong results left out and named, in text as in JSON?
+TEST(Import, WrongResultsOfNcclTestsAreLeftOut) {
+  const std::string text = nccl_table("all_reduce_perf", 2, "1234");
+  EXPECT_EQ(settings_in(import_text(text, "nccl.txt", {})), "all_reduce 2");
+  EXPECT_THAT(warnings_of(text), ElementsAre("nccl.txt:1: 1 of 2 rows of all_reduce are left out, whose results are "
+                                             "wrong (#wrong above 0): 1048576 bytes"));
+  EXPECT_THAT(warnings_of(nccl_table("all_reduce_perf", 2, "N/A")), testing::IsEmpty());
+  std::string all = text;
+  all.erase(all.find("2097152"));
+  EXPECT_THAT(refusal_of(all), HasSubstr("with wrong results only"));
+  EXPECT_THAT(refusal_of(nccl_table("all_reduce_perf", 2, "some")), HasSubstr("nccl.txt:6: #wrong: expected a number"));
+  std::string json = text_of(FW_GOLDEN_DIR "/nccl_tests_reduce_scatter.json");
+  json.replace(json.find("\"nwrong\": 0"), 11, "\"nwrong\": 7");
+  EXPECT_THAT(refusal_of(json), HasSubstr("with wrong results only"));
+}
 // PyTorch 2.1.0 wrote golden/pytorch_trace.json on a CPU: twice mm 256 x 128 x 512, bmm of 4, a linear layer.
 TEST(Import, PyTorchTrace) {
   const Records records = import_records(FW_GOLDEN_DIR "/pytorch_trace.json", {});

@@ -1,3 +1,4 @@
+#include <fmt/format.h>
 #include <gmock/gmock.h>
 
 #include <algorithm>
@@ -6,10 +7,12 @@
 #include <string>
 #include <vector>
 
+#include "costmodel/config/plain_text.h"
 #include "planner/launch/complete.h"
 #include "planner/launch/geometry.h"
 #include "planner/launch/import.h"
 #include "planner/launch/model_arguments.h"
+#include "planner/launch/older_arguments.h"
 #include "planner/launch/quote.h"
 #include "planner/launch/usage.h"
 #include "planner/models/models.h"
@@ -218,6 +221,145 @@ TEST(NotModelled, IsSaidOrRefused) {
   (void)not_modelled({}, "pretrain_t5.py", "launch.sh", diagnostics);
   ASSERT_EQ(diagnostics.list().size(), 1U);
   EXPECT_THAT(diagnostics.list().front().message, HasSubstr("is not modelled"));
+}
+
+// ---- Logs -------------------------------------------------------------------------------------------------------
+
+std::string with(std::string text, const std::string& old, const std::string& now) {
+  for (std::size_t at = 0; (at = text.find(old, at)) != std::string::npos; at += now.size())
+    text.replace(at, old.size(), now);
+  return text;
+}
+
+std::string log_text() { return contents(std::string(FW_LAUNCHES_DIR) + "/qwen_log.txt"); }
+
+/// The log with a member of the Namespace set.
+std::string log_with(const std::string& member, const std::string& value) {
+  std::string log = log_text();
+  if (const std::size_t at = log.find("0:   " + member + " ."); at != std::string::npos)
+    log.erase(at, log.find('\n', at) + 1 - at);
+  return with(log, "0:   accumulate_", "0:   " + member + " ...... " + value + "\n0:   accumulate_");
+}
+
+Imported imported(const std::string& log, std::int64_t start = 0) {
+  ImportRequest request;
+  request.start = start;
+  request.sandbox = false;
+  return import_launch(log, "train.log", request);
+}
+
+/// The global batch, TP, step time and peak memory of an import.
+std::string measured_in(const Imported& run) {
+  const json measured = run.json.value("measured", json::object());
+  return fmt::format("{} {} {:.3f} {:.1f}", run.json.value("global_batch", 0), run.json.value("tp", 0),
+                     measured.value("step_time_s", 0.0), measured.value("peak_memory_gib", 0.0));
+}
+
+// Are arguments, iterations, memory and GPU of one start, where a log has several? It is the last whose arguments are
+// complete and which has iterations, or the one that is asked for.
+TEST(Logs, AreReadOfOneStart) {
+  std::string second = with(log_text(), "global_batch_size ............................... 256",
+                            "global_batch_size ............................... 512");
+  second = with(with(second, "global batch size:   256", "global batch size:   512"), "(ms): 5", "(ms): 10");
+  second = with(with(second, "max allocated: 52", "max allocated: 31"), "H100 80GB HBM3", "H200");
+  const std::string both = log_text() + second, arguments = second.substr(0, second.find("31:  ["));
+  EXPECT_EQ(measured_in(imported(log_text())), "256 2 5.399 50.9");
+  EXPECT_THAT(imported(log_text()).notes, IsEmpty());
+  for (const auto& [log, start] : {std::pair{both, 0},
+                                   {both + arguments, 0},
+                                   {both, 2},
+                                   {both + arguments.substr(0, arguments.find("0:   micro_batch_size")), 0}}) {
+    const Imported run = imported(log, start);
+    EXPECT_EQ(measured_in(run), "512 2 10.397 30.4") << run.json.dump(1);
+    EXPECT_EQ(run.json.at("system"), "h200");
+    EXPECT_THAT(run.notes, ElementsAre(HasSubstr("starts; this is the 2. of them, at line ")));
+  }
+  EXPECT_EQ(measured_in(imported(both, 1)), "256 2 5.399 50.9");
+  EXPECT_EQ(imported(both, 1).json.at("system"), "h100-sxm-80gb");
+  EXPECT_EQ(measured_in(imported(both + arguments, 3)), "512 2 0.000 0.0");
+  EXPECT_THROW((void)imported(both, 3), config::ConfigError);
+}
+
+// Are iterations with another batch than the arguments' left out, and is there no step if none remains?
+TEST(Logs, MeasureTheBatchOfTheirArguments) {
+  const std::string log = with(log_text(), "global batch size:   256", "global batch size:   128");
+  const Imported run = imported(log);
+  EXPECT_EQ(measured_in(run), "256 2 0.000 0.0");
+  EXPECT_THAT(run.notes, ElementsAre("no step is measured: the log has no iteration with the run's global batch 256: "
+                                     "the last has 128"));
+  EXPECT_THAT(run.left_out, testing::Contains("4 iterations: another global batch than the run's 256: 10 (global batch "
+                                              "128), 15 (global batch 128), 20 (global batch 128), ..."));
+  const std::string raised = log + log_text().substr(log_text().find("31:  ["));
+  EXPECT_EQ(measured_in(imported(raised)), "256 2 5.399 50.9");
+}
+
+// Is a cause that many iterations have said once, with their number?
+TEST(Logs, CountWhatTheyLeaveOut) {
+  std::string log = log_text();
+  const std::size_t at = log.find("31:  [2026-08-01 10:00:28]");
+  const std::string line = log.substr(at, log.find('\n', at) + 1 - at);
+  for (int i = 0; i < 300; ++i) log += i % 3 == 0 ? with(line, "5401.2", "8100.0") : line;
+  EXPECT_THAT(imported(log).left_out,
+              ElementsAre("iteration 5: the first that is logged", "iteration 25: skipped a step",
+                          "101 iterations: more than 20 % from the median of 5.401 s: 20 (8.977 s), 10 (8.1 s), 10 "
+                          "(8.1 s), ..."));
+}
+
+// Is the vocabulary that Megatron prints read, where no argument has its size; else that of the tokenizer's path?
+TEST(Logs, HaveTheVocabularyThatMegatronPrints) {
+  const auto log = [](const std::string& path, const std::string& line) {
+    std::string text =
+        with(log_with("vocab_size", "None"), "0:   padded_vocab_size ............................... 152064\n",
+             "0:   tokenizer_model ...... " + path + "\n0:   make_vocab_size_divisible_by ...... 128\n");
+    return with(text, "0: > number of GPUs", line + "0: > number of GPUs");
+  };
+  const std::string printed = "0:  > padded vocab (size: 151643) with 165 dummy tokens (new size: 151808)\n";
+  const auto size = [](const Imported& run) { return run.run.model.vocab_size; };
+  EXPECT_EQ(size(imported(log("/data/ours", printed))), 151643);
+  EXPECT_EQ(size(imported(log("/data/Qwen/Qwen3-8B", ""))), 151936);
+}
+
+// Are members and choices of releases before those that are known read as what took their place, in a log as in a
+// command?
+TEST(OlderArguments, AreReadAsWhatTookTheirPlace) {
+  const Imported fsdp =
+      imported(with(log_with("use_custom_fsdp", "True"), "0:   accumulate_",
+                    "0:   data_parallel_sharding_strategy ...... optim_grads_params\n0:   accumulate_"));
+  EXPECT_EQ(fsdp.json.at("sharding"), "fsdp");
+  EXPECT_THAT(fsdp.notes, ElementsAre(HasSubstr("--use-custom-fsdp: until Megatron-Core 0.13")));
+  const Imported tokens = imported(log_with("moe_token_dispatcher_type", "alltoall_seq"));
+  EXPECT_EQ(tokens.json.at("dispatcher"), "alltoall");
+  EXPECT_THAT(tokens.notes, ElementsAre(HasSubstr("--moe-token-dispatcher-type alltoall_seq: until")));
+
+  std::vector<Argument> arguments = {{.flag = "--use-custom-fsdp", .values = {}, .line = 2},
+                                     {.flag = "--ckpt-format", .values = {"zarr"}, .line = 3}};
+  std::vector<std::string> notes;
+  modernize(arguments, nullptr, notes);
+  EXPECT_EQ(arguments[0].flag, "--use-megatron-fsdp");
+  EXPECT_THAT(arguments[1].values, ElementsAre("fsdp_dtensor"));
+  EXPECT_EQ(notes.size(), 1U);
+  arguments = {{.flag = "--ckpt-format", .values = {"zarr"}, .line = 3}};
+  modernize(arguments, &newest_release(), notes);  // Which refuses it.
+  EXPECT_THAT(arguments[0].values, ElementsAre("zarr"));
+  modernize(arguments, nullptr, notes);
+  EXPECT_THAT(arguments[0].values, ElementsAre("torch_dist"));
+  EXPECT_EQ(refusal_of("--use-custom-fsdp --data-parallel-sharding-strategy optim_grads_params "
+                       "--use-distributed-optimizer --no-gradient-accumulation-fusion"),
+            "");
+}
+
+// Are colours and Windows' line ends no part of a log's or an argument list's values?
+TEST(Texts, AreReadWithoutColoursAndCarriageReturns) {
+  EXPECT_EQ(config::plain_text("\x1b[1;32mTrue\x1b[0m\r\n\x1b]0;title\x07 a\x1b(Bb\x1b"), "True\n ab");
+  EXPECT_EQ(config::plain_text("a\rb\n\x1b[1\n\x1b]open\nc"), "a\rb\n[1\n]open\nc");
+  const Imported plain = imported(log_text());
+  for (const std::string& log :
+       {with(log_text(), "\n", "\r\n"), with(with(log_text(), "\n", "\x1b[0m\n"), "0:  ", "\x1b[32m0:  ")}) {
+    const Imported run = imported(log);
+    EXPECT_EQ(run.json, plain.json);
+    EXPECT_EQ(run.left_out, plain.left_out);
+  }
+  EXPECT_EQ(refusal_of("\\\r\n --swiglu\r\n"), "");
 }
 
 }  // namespace

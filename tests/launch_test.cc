@@ -663,6 +663,74 @@ TEST(Import, ReadsWhatPeopleHave) {
   }
 }
 
+/// The run of a command without a shell, on 8 H100.
+Run run_of_arguments(const std::string& arguments, const char* release = "0.19.0") {
+  ImportRequest request;
+  request.system = "h100";
+  request.num_gpus = 8;
+  request.release = find_release(release);
+  const json run = import_launch("torchrun --nproc-per-node 8 " + arguments, "args.txt", request).json;
+  return parse_run(run.dump(), "run.json");
+}
+
+constexpr const char* kTrunk =
+    " --hidden-size 4096 --num-attention-heads 32 --group-query-attention --num-query-groups 8 "
+    "--ffn-hidden-size 14336 --normalization RMSNorm --disable-bias-linear --untie-embeddings-and-output-weights "
+    "--seq-length 4096 --max-position-embeddings 4096 --attention-dropout 0 --hidden-dropout 0 --bf16 "
+    "--train-iters 10 --lr 1e-4 --global-batch-size 64 --micro-batch-size 1 ";
+
+// Have the MLPs of a hybrid the gate of --swiglu, and is Mamba twice as wide as the rest whatever the width of its
+// heads? Numbers of parameters by hand from Megatron's modules.
+TEST(Import, HybridsAreAsTheirArgumentsSay) {
+  const auto parameters = [](const std::string& arguments) {
+    const std::string command =
+        std::string("pretrain_mamba.py --is-hybrid-model --position-embedding-type none --vocab-size 256000") + kTrunk;
+    return costmodel::parameter_totals(run_of_arguments(command + arguments, "0.16.1").model).main_total;
+  };
+  const std::string pattern = "--num-layers 12 --hybrid-override-pattern M-M*-M-M*-M- ";
+  EXPECT_EQ(parameters(pattern + "--squared-relu"), 3'316'473'728);
+  EXPECT_EQ(parameters(pattern + "--swiglu"), 3'610'075'008);
+  EXPECT_EQ(parameters("--num-layers 7 --hybrid-override-pattern M-M*-M- --mamba-head-dim 128 --squared-relu"),
+            2'819'570'240);
+}
+
+// Is a stated padded vocabulary the model's, as Megatron pads only what is not given?
+TEST(Import, APaddedVocabularyThatIsStatedIsTheModels) {
+  const std::string gpt = std::string("pretrain_gpt.py --num-layers 4 --position-embedding-type rope") + kTrunk;
+  EXPECT_EQ(run_of_arguments(gpt + "--vocab-size 32000 --padded-vocab-size 128256").model.vocab_size, 128256);
+  EXPECT_EQ(run_of_arguments(gpt + "--vocab-size 32000").model.vocab_size, 32000);
+}
+
+// Is Muon with states sharded by layers the same run by either name, and exported by the one that the release has?
+TEST(Import, LayerWiseMuonHasTwoNames) {
+  const std::string gpt =
+      std::string("pretrain_gpt.py --num-layers 4 --vocab-size 32000 --position-embedding-type rope --swiglu") + kTrunk;
+  const planner::Run older = run_of_arguments(gpt + "--optimizer dist_muon", "0.16.1"),
+                     newer = run_of_arguments(gpt + "--optimizer muon --use-distributed-optimizer", "0.19.0");
+  EXPECT_EQ(older.options.step.optimizer, newer.options.step.optimizer);
+  EXPECT_EQ(older.options.step.sharding, newer.options.step.sharding);
+  EXPECT_EQ(older.options.step.sharding, costmodel::Sharding::kDdpDistributedOptimizer);
+  const auto exported = [](const planner::Run& run) { return launch_text(launch_of(run), LaunchTarget::kMegatronLm); };
+  EXPECT_THAT(exported(older), testing::HasSubstr("--optimizer dist_muon"));
+  EXPECT_THAT(exported(older), testing::Not(testing::HasSubstr("--use-distributed-optimizer")));
+  EXPECT_THAT(exported(newer), testing::HasSubstr("--optimizer muon"));
+  EXPECT_THAT(exported(newer), testing::HasSubstr("--use-distributed-optimizer"));
+}
+
+// Does a job ask for the nodes that the system has?
+TEST(Export, NodesHaveTheGpusOfTheSystem) {
+  EXPECT_EQ(gpus_of_node(72), 4);
+  EXPECT_EQ(gpus_of_node(8), 8);
+  EXPECT_EQ(gpus_of_node(4), 4);
+  EXPECT_EQ(gpus_of_node(2), 8);
+  const planner::Run twelve =
+      parse_run(R"({"model": "llama3-8b", "system": "h100", "num_gpus": 12, "seq_len": 4096, "global_batch": 48,
+                                   "micro_batch": 1, "tp": 2})");
+  const std::string script = launch_text(launch_of(twelve), LaunchTarget::kSlurm);
+  EXPECT_THAT(script, testing::HasSubstr("--nodes=2\n"));
+  EXPECT_THAT(script, testing::HasSubstr("--ntasks-per-node=6\n"));
+}
+
 // Can what a plan answers be started? Every plan of some questions is written as a run file, read, and given to
 // Megatron's arguments, which our checks of them accept.
 TEST(Export, StartsWhatAPlanAnswers) {

@@ -453,6 +453,24 @@ TEST(PublishedConfigs, OfMultimodalModelsAreReadAtTheirTextConfig) {
             expected);
 }
 
+// Does a file have the sizes of its class in Transformers where it is silent: a whole file its key-value heads, a
+// nested one any? Numbers of parameters: Mistral-7B-v0.1's and LLaVA-1.5-7B's language model (less 64 tokens) as
+// published.
+TEST(PublishedConfigs, HaveTheDefaultsOfTheirClass) {
+  const ModelSpec mistral = read_text({{"model_type", "mistral"},
+                                       {"hidden_size", 4096},
+                                       {"intermediate_size", 14336},
+                                       {"num_attention_heads", 32},
+                                       {"num_hidden_layers", 32},
+                                       {"vocab_size", 32000}});
+  EXPECT_EQ(costmodel::parameter_totals(mistral).main_total, 7'241'732'096);
+  const ModelSpec llava = read_text(
+      {{"model_type", "llava"}, {"text_config", {{"model_type", "llama"}}}, {"vision_config", json::object()}});
+  EXPECT_EQ(costmodel::parameter_totals(llava).main_total, 6'738'415'616);
+  EXPECT_THAT(fmt::format("{}", fmt::join(llava.notes.lines, "\n")),
+              testing::HasSubstr("taken from its class in Transformers"));
+}
+
 TEST(PublishedConfigs, OfGptOssMayListTheirLayers) {
   json config = json::parse(built_in_model_text("gpt-oss-20b"));
   const ModelSpec by_default = read_text(config);
@@ -626,6 +644,7 @@ TEST(ModelNames, OfReleasesMeanTheModelOfTheirGeometry) {
       {"Qwen3-30B-A3B-Instruct-2507", "qwen3-30b-a3b"},
       {"Qwen/Qwen3-235B-A22B-Thinking-2507-FP8", "qwen3-235b-a22b"},
       {"meta-llama/Llama-3.3-70B-Instruct", "llama3-70b"},
+      {"nvidia/Nemotron-H-56B-Base-8K", "nemotronh-56b"},
       {"deepseek-ai/DeepSeek-V3-0324", "deepseek-v3"},
       {"deepseek-ai/DeepSeek-V3.1", "deepseek-v3"},
       {"deepseek-ai/DeepSeek-V3.2-Exp", "deepseek-v3.2"},

@@ -226,6 +226,7 @@ void gathers_mxfp8_with_step(Scenario& s) {  // Gathers the parameters of the ne
   s.options.step.optimizer.reuse_grad_buffer = false;
   s.options.step.overlaps.param_gather_with_optimizer_step = true;
   s.options.pipeline.vpp = 2;
+  s.options.layer.etp = 2;  // No two ranks have the same experts.
 }
 void gated_delta_net_over_ranks(Scenario& s) {
   s.model.mixers.emplace_back(GatedDeltaNetSpec{.key_heads = 16, .value_heads = 32});
@@ -283,6 +284,37 @@ void shard_fp8_twice(Scenario& s) {
   s.options.step.optimizer.low_precision_param_gather = true;
 }
 void muon(Scenario& s) { s.options.step.optimizer.kind = OptimizerKind::kMuon; }
+void unsharded_muon(Scenario& s) {
+  muon(s);
+  s.options.step.overlaps.dp_grad = true;
+  s.options.step.overlaps.dp_param = false;
+  s.options.step.sharding = Sharding::kDdp;
+}
+void hybrid(Scenario& s) { s.model.hybrid = true; }
+void nvfp4(Scenario& s) {
+  s.hardware = gb200();
+  s.options.layer.precision = Precision::kNvfp4;
+}
+void recompute_hybrid(Scenario& s) {
+  hybrid(s);
+  full_recompute(s);
+}
+void offload_hybrid(Scenario& s) {
+  hybrid(s);
+  s.options.layer.offload_modules = {OffloadModule::kCoreAttn};
+}
+void nvfp4_hybrid(Scenario& s) {
+  hybrid(s);
+  nvfp4(s);
+}
+void yarn_in_graphs(Scenario& s) {
+  s.model.scaled_rope = true;
+  graphs(s, GraphImpl::kTransformerEngine, {GraphModule::kAttn});
+}
+void whole_graph(Scenario& s) {
+  dense(s);
+  graphs(s, GraphImpl::kFullIteration, {});
+}
 void only_mixtral_was_run(Scenario& s) {
   static const MeasuredChoices runs({{.id = "the start of every case",
                                       .generation = "hopper",
@@ -294,6 +326,14 @@ void only_mixtral_was_run(Scenario& s) {
 }
 
 using Change = std::function<void(Scenario&)>;
+/// Both changes, the second after the first.
+Change both(Change first, Change second) {
+  return [first = std::move(first), second = std::move(second)](Scenario& s) {
+    first(s);
+    second(s);
+  };
+}
+
 /// The change in a release, with a loss that all releases have.
 Change in(std::string release, Change change) {
   return [release = std::move(release), change = std::move(change)](Scenario& s) {
@@ -1093,7 +1133,9 @@ std::vector<Case> cases() {
        "keeps states in fp32 whatever --exp-avg-dtype"},
       {"dp.fsdp_outer_fp8", in("0.17.1", shard_fp8_twice), in("0.16.1", shard_fp8_twice),
        "with --fp8-param-gather is not implemented"},
-      {"dp.muon_release", in("0.18.2", muon), in("0.17.1", muon), "muon excludes --overlap-grad-reduce"},
+      {"dp.muon_release", in("0.17.1", muon), in("0.16.1", muon), "muon excludes --overlap-grad-reduce"},
+      {"dp.muon_ddp", in("0.18.2", unsharded_muon), in("0.17.1", unsharded_muon),
+       "without --use-distributed-optimizer in Megatron-Core 0.17"},
       {"dp.opg_step_mxfp8", in("0.19.0", gathers_mxfp8_with_step),
        in("0.19.0",
           [](Scenario& s) {
@@ -1183,6 +1225,60 @@ std::vector<Case> cases() {
        "no measured run on hopper has all of: precision bf16, context none, experts grouped, dispatcher allgather "
        "(--evidence any "
        "allows it)"},
+      {"foldwise.hybridep_place", hybrid_ep,
+       both(hybrid_ep, [](Scenario& s) { s.hardware.network.ranks_per_domain = 12; }), "they must divide its 12"},
+      {"foldwise.epov_hybrid", overlap, both(overlap, hybrid), "has no schedule plan"},
+      {"foldwise.epov_fp4", in("0.19.0", overlap), in("0.19.0", both(overlap, nvfp4)), "multiplies in BF16"},
+      {"foldwise.recompute_hybrid", in("0.18.2", recompute_hybrid), in("0.17.1", recompute_hybrid),
+       "recomputes nothing before Megatron-Core 0.18"},
+      {"foldwise.layer_offload_hybrid", in("0.19.0", both(single_stage, [](Scenario& s) { offload_layers(s, 8); })),
+       in("0.19.0", both(both(single_stage, hybrid), [](Scenario& s) { offload_layers(s, 8); })),
+       "--cpu-offloading-num-layers offloads nothing"},
+      {"foldwise.offload_hybrid", in("0.18.2", offload_hybrid), in("0.17.1", offload_hybrid),
+       "--offload-modules offloads nothing"},
+      {"foldwise.local_layers",
+       in("0.19.0",
+          [](Scenario& s) {
+            s.options.layer.software.transformer_engine = false;
+            s.options.layer.tp = 1;
+            s.options.step.dp = 16;
+          }),
+       in("0.19.0", [](Scenario& s) { s.options.layer.software.transformer_engine = false; }),
+       "no RMSNorm with --sequence-parallel"},
+      {"foldwise.quantised_widths", [](Scenario& s) { s.options.layer.precision = Precision::kFp8Current; },
+       [](Scenario& s) {
+         s.options.layer.precision = Precision::kFp8Current;
+         s.model.moe.ffn_hidden_size = 14344;
+       },
+       "need widths of a multiple of 16; with --tensor-model-parallel-size 2 and --expert-tensor-parallel-size 1 a "
+       "rank "
+       "has one of 14344"},
+      {"foldwise.fp4_hybrid", in("0.17.1", nvfp4_hybrid), in("0.16.1", nvfp4_hybrid), "multiplies in BF16 before"},
+      {"foldwise.opg_step_experts", in("0.19.0", gathers_mxfp8_with_step),
+       in("0.19.0", both(gathers_mxfp8_with_step, [](Scenario& s) { s.options.layer.etp = 1; })),
+       "2 ranks that have the same ones train on stale copies"},
+      {"foldwise.fsdp_fp4", both(shard, nvfp4),
+       both(both(shard, nvfp4), [](Scenario& s) { s.options.step.optimizer.low_precision_param_gather = true; }),
+       "has no buffers for weights in FP4"},
+      {"foldwise.tpovl_mla", in("0.19.0", [](Scenario& s) { s.options.layer.overlaps.tp = true; }),
+       in("0.19.0",
+          [](Scenario& s) {
+            s.options.layer.overlaps.tp = true;
+            s.model.mixers.emplace_back(MlaSpec{.heads = 32});
+          }),
+       "is switched off by multi-latent attention"},
+      {"foldwise.yarn_graphs", in("0.18.2", yarn_in_graphs), in("0.19.0", yarn_in_graphs),
+       "captures attention without positions"},
+      {"foldwise.graph_opg_step", in("0.19.0", whole_graph),
+       in("0.19.0", both(whole_graph,
+                         [](Scenario& s) {
+                           s.options.pipeline.vpp = 2;
+                           s.options.step.overlaps.param_gather_with_optimizer_step = true;
+                         })),
+       "would wait in the graph for a gather"},
+      {"foldwise.graph_fp16", in("0.19.0", whole_graph),
+       in("0.19.0", both(whole_graph, [](Scenario& s) { s.options.layer.precision = Precision::kFp16; })),
+       "keeps the loss scale of its capture"},
       {"evidence.graphs", only_mixtral_was_run,
        [](Scenario& s) {
          only_mixtral_was_run(s);
@@ -1366,12 +1462,11 @@ TEST(Rules, RejectEveryPartOfACompoundRule) {
                                 s.options.step.offload.optimizer_fraction = 0.5;
                                 s.options.step.optimizer.exp_avg_sq = DataType::kBf16;
                               })},
-      {"dp.muon_release", in("0.16.1",
-                             [](Scenario& s) {
-                               muon(s);
-                               s.options.step.overlaps.dp_grad = s.options.step.overlaps.dp_param = false;
-                               s.options.step.sharding = Sharding::kDdpDistributedOptimizer;
-                             })},
+      {"dp.opg",
+       [](Scenario& s) {
+         unsharded_muon(s);
+         s.options.step.overlaps.dp_param = true;
+       }},
       {"attn.mamba_tp",
        [](Scenario& s) {
          mamba(s);

@@ -14,45 +14,13 @@
 
 #include "planner/launch/import.h"
 #include "planner/launch/launch_command.h"
-#include "tests/program_test.h"
+#include "tests/read_script.h"
 #include "tests/sandbox.h"
 
 namespace foldwise::planner::script_test {
 namespace {
 
 const std::string scripts_folder = std::string(FW_LAUNCHES_DIR) + "/scripts";
-const std::string training_start = "torchrun --nproc-per-node 8 pretrain_gpt.py --num-layers 32 --micro-batch-size 1 ";
-
-std::string value_of(const LaunchCommand& command, const std::string& flag) {
-  const auto found = std::ranges::find(command.arguments, flag, &Argument::flag);
-  if (found == command.arguments.end()) return "(none)";
-  std::string value;
-  for (const std::string& word : found->values) value += (value.empty() ? "" : " ") + word;
-  return value;
-}
-
-LaunchCommand read(const std::string& text, ImportRequest request = {}) {
-  if (request.system.empty()) request.system = "h100-sxm-80gb";
-  return read_launch_command(text, "launch.sh", request);
-}
-
-std::string message_of(const std::string& text, ImportRequest request = {}) {
-  try {
-    static_cast<void>(read(text, std::move(request)));
-    return "";
-  } catch (const config::ConfigError& error) {
-    return error.what();
-  }
-}
-
-class Scripts : public FolderTest {
- protected:
-  void SetUp() override {
-    FolderTest::SetUp();
-    if (!has_sandbox()) GTEST_SKIP() << "no sandbox here";
-  }
-};
-
 // Is what a script starts what bash starts of it? Each was once read wrong: the last arm of a case, a list of &&, a
 // function that nobody calls, a loop, a file that is sourced, a line cut inside of a word, an echoed command.
 TEST_F(Scripts, StartWhatBashStarts) {
@@ -285,6 +253,35 @@ TEST_F(Scripts, CountStarts) {
   EXPECT_THAT(message_of(text, second), testing::HasSubstr("--start: expected 1 to 2, found 3"));
 }
 
+// Are starts that differ in ranks different starts, jobs of an array named, and is what prepares data no start?
+TEST_F(Scripts, CountStartsOfRanks) {
+  ImportRequest third;
+  third.start = 3;
+  EXPECT_EQ(
+      read("for N in 1 2 4; do torchrun --nproc-per-node 8 --nnodes $N x.py --num-layers 7; done", third).num_gpus, 32);
+  const LaunchCommand array = read("#!/bin/bash\n#SBATCH --array=2-8:2%2\nL=(1 2 3)\n" + training_start +
+                                   "--seq-length ${L[$SLURM_ARRAY_TASK_ID]}");
+  EXPECT_EQ(value_of(array, "--seq-length"), "3");
+  EXPECT_THAT(array.notes, testing::Contains(testing::HasSubstr("an array of 4 jobs starts")));
+  const LaunchCommand prepared =
+      read("python tools/preprocess_data.py --tokenizer-type GPT2BPETokenizer --vocab-file v.json --workers 8\n" +
+           training_start);
+  EXPECT_EQ(value_of(prepared, "--num-layers"), "32");
+  EXPECT_THAT(prepared.notes, testing::IsEmpty());
+}
+
+// Is a line whose continuation is broken no part of the start, as in bash, and named?
+TEST_F(Scripts, NameLinesThatAreNoCommands) {
+  for (const std::string end :
+       {"\n  --bf16", " \\\n# --fp16 \\\n  --bf16\n", " \\ \n  --bf16 > log 2>&1\n", "\n  --bf16=a/b\n"}) {
+    const LaunchCommand command = read("#!/bin/bash\nexport X=1\n" + training_start + end);
+    EXPECT_EQ(value_of(command, "--bf16"), "(none)") << end;
+    EXPECT_THAT(command.notes, testing::ElementsAre(testing::HasSubstr("\" is no command (bash: command not found)")));
+  }
+  EXPECT_THAT(message_of("#!/bin/bash\ntorchrun x.py \\ \n --num-layers 7 --micro-batch-size 1\n"),
+              testing::HasSubstr("line 3: \"--num-layers\" is no command"));
+}
+
 // Are command lines that need no shell read without starting a process, and is a script then told how to be handed
 // over?
 TEST(CommandLines, StartNoProcess) {
@@ -297,9 +294,29 @@ TEST(CommandLines, StartNoProcess) {
         "  PID COMMAND\n 12 bash run.sh\n 4711 /usr/bin/python3 -u x.py --num-layers 7 --bf16\n",
         "root 4711 99.0 1.2 ? Rl 12:00 3:00 /opt/bin/python x.py --num-layers 7 --moe-layer-freq ([0]*3+[1]*58)\n"})
     EXPECT_EQ(value_of(read(text, none), "--num-layers"), "7") << text;
+  using namespace std::string_literals;
+  EXPECT_EQ(value_of(read("python3\0-u\0x.py\0--num-layers\0007\0"s, none), "--num-layers"), "7");
+  EXPECT_THAT(message_of("#!/usr/bin/env python3\nimport os\n", none), testing::HasSubstr("is a Python program"));
+  EXPECT_THAT(message_of("#!/bin/bash\n" + training_start, none), testing::HasSubstr("is a script"));
+  EXPECT_THAT(message_of(training_start + "\n  --bf16\n", none), testing::HasSubstr("is a script"));
   EXPECT_THAT(message_of("TP=2\n" + training_start + "--tensor-model-parallel-size $TP", none),
               testing::AllOf(testing::HasSubstr("is a script, which bash evaluates in a sandbox"),
                              testing::HasSubstr("ps -ww -o pid,args")));
+}
+
+// Is a script with Windows' line ends read as without, with one note, and an argument list without a note?
+TEST_F(Scripts, MayComeFromWindows) {
+  ImportRequest request;
+  request.system = "h100-sxm-80gb";
+  const std::string arguments =
+      "--num-layers 4 --hidden-size 1024 --num-attention-heads 8 --seq-length 2048 --max-position-embeddings 2048 "
+      "--vocab-size 32000 --micro-batch-size 1 --global-batch-size 64 --bf16 --train-iters 1 --lr 1 ";
+  const Imported script = import_launch(
+      "#!/bin/bash\r\nA=\"" + arguments + "\\\r\n\"\r\ntorchrun --nproc-per-node 8 x.py $A\r\n", "a.sh", request);
+  EXPECT_EQ(script.json.at("num_gpus"), 8);
+  EXPECT_THAT(script.notes, testing::ElementsAre(testing::HasSubstr("as after dos2unix")));
+  request.num_gpus = 8;
+  EXPECT_THAT(import_launch(arguments + "\r\n", "a.txt", request).notes, testing::IsEmpty());
 }
 
 // ---- Hostile scripts

@@ -18,7 +18,7 @@ namespace {
 
 struct ImportOptions {
   std::string file, system, model, release, format = "text";
-  std::int64_t gpus = 0, start = 1;
+  std::int64_t gpus = 0, start = 0;
   std::vector<std::string> variables, arguments;
 };
 
@@ -111,7 +111,9 @@ void add_import(CLI::App& app, Command& chosen) {
       ->transform(counts())
       ->check(CLI::PositiveNumber);
   command->add_option("--env", options->variables, "A variable that the script takes from its environment: NAME=VALUE");
-  command->add_option("--start", options->start, "Which of the runs that a script starts, counted from 1")
+  command
+      ->add_option("--start", options->start,
+                   "Which of the starts of a script or a log, counted from 1; default: a script's first, a log's last")
       ->check(CLI::Range(1, 1'000));
   command->add_option("arguments", options->arguments, "Behind --: what the script is given")->type_name("ARG");
   add_release(*command, options->release, "the newest that knows every flag");

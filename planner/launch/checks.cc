@@ -382,11 +382,9 @@ std::vector<ArgumentCheck> make_checks() {
        "--use-nccl-ub excludes PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True"},
       {"dp.muon", "optimizer",
        FW_IF(muon(s) &&
-             (s.on("overlap_grad_reduce") || s.on("overlap_param_gather") || s.on("use_distributed_optimizer") ||
-              s.on("use_torch_fsdp2") || fsdp(s) ||
+             (s.on("use_distributed_optimizer") || s.on("use_torch_fsdp2") || fsdp(s) ||
               (s.has("ckpt_format") && !s.is("ckpt_format", "torch") && !s.is("ckpt_format", "torch_dist")))),
-       "Muon excludes --overlap-grad-reduce, --overlap-param-gather, --use-distributed-optimizer and FSDP before "
-       "Megatron-Core 0.18",
+       "Muon excludes --use-distributed-optimizer (--optimizer dist_muon shards it) and FSDP before Megatron-Core 0.18",
        in_releases("", "0.17.1")},
       {"dp.fp32_accum", "main_grads_dtype", FW_IF(accumulates_in_fp32(s) && other_than_fp32(s, "main_grads_dtype")),
        "--accumulate-allreduce-grads-in-fp32 needs --main-grads-dtype fp32"},

@@ -15,6 +15,7 @@
 #include "costmodel/config/number.h"
 #include "planner/launch/mapping.h"
 #include "planner/launch/printed.h"
+#include "planner/launch/training_log.h"
 
 namespace foldwise::planner {
 
@@ -75,18 +76,13 @@ void give(Settings& settings, const std::string& dest, json value, const config:
 
 }  // namespace
 
-std::optional<Settings> read_argument_block(const std::string& text, const std::string& file,
-                                            Diagnostics& diagnostics) {
+Settings read_argument_block(const LogStart& start, const std::string& file, Diagnostics& diagnostics) {
   Settings settings;
-  int opened = 0, number = 0;
-  std::istringstream lines(text);
+  int number = start.lines_before;
+  std::istringstream lines{std::string(start.text)};
   for (std::string line; std::getline(lines, line);) {
     ++number;
-    if (opened == 0) {
-      if (line.find("--- arguments ---") != std::string::npos) opened = number;
-      continue;
-    }
-    if (line.find("--- end of arguments ---") != std::string::npos) return settings;
+    if (line.find(kEndOfArguments) != std::string::npos) return settings;
     // "  micro_batch_size ........ 1": the name is the last word before the dots.
     const std::size_t dots = line.find(" ..");
     if (dots == std::string::npos) continue;
@@ -97,8 +93,8 @@ std::optional<Settings> read_argument_block(const std::string& text, const std::
     const std::string dest(before);
     give(settings, dest, python_value(std::string_view(line).substr(value)), {file, number, ""}, diagnostics);
   }
-  if (opened == 0) return std::nullopt;
-  diagnostics.error({file, opened, ""}, "expected \"end of arguments\" after the arguments, found the end of the file");
+  diagnostics.error({file, start.line(), ""},
+                    "expected \"end of arguments\" after the arguments, found the end of the file");
   return settings;
 }
 

@@ -6,16 +6,16 @@
 #include <vector>
 
 #include "planner/launch/arguments.h"
+#include "planner/launch/log_starts.h"
 
 // Reads what runs print or state about their arguments: those at the top of Megatron's log, configurations of
 // Megatron-Bridge and Primus, and tests of Megatron-LM.
 namespace foldwise::planner {
 
-/// Reads the block between "---- arguments ----" and "---- end of arguments ----". Its lines may begin with a rank or a
-/// time. It also has members of the Namespace that no flag fills. Nothing if the text has no such block. A block
-/// without an end is reported.
-[[nodiscard]] std::optional<Settings> read_argument_block(const std::string& text, const std::string& file,
-                                                          config::Diagnostics& diagnostics);
+/// Reads the block between "---- arguments ----" and "---- end of arguments ----" of a start. Its lines may begin with
+/// a rank or a time. It also has members of the Namespace that no flag fills. A block without an end is reported.
+[[nodiscard]] Settings read_argument_block(const LogStart& start, const std::string& file,
+                                           config::Diagnostics& diagnostics);
 
 /// Reads Megatron-Bridge's ConfigContainer as YAML (sections model, train, ddp, optimizer, ...). Nothing if the text is
 /// no such YAML. Reports syntax errors of YAML.

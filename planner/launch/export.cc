@@ -89,6 +89,9 @@ void add_companions(const Run& run, const Release& release, LaunchTarget target,
     if (run.model.gated_linear_unit) plan.set("moe_mlp_glu_interleave_size", 32);
     if (!run.model.gated_linear_unit) plan.set("use_fused_weighted_squared_relu", true);
   }
+  // Torch's RMSNorm, which local layers have, asserts it (core_v0.16.1 megatron/core/transformer/torch_norm.py:29).
+  if (!o.layer.software.transformer_engine && run.model.normalization == costmodel::Normalization::kRmsNorm)
+    plan.set("no_persist_layer_norm", true);
   // Megatron-LM's arguments require it. Its configurations do not have it, so Megatron-Bridge does not either.
   if (target != LaunchTarget::kMegatronBridge && in_releases("", "0.17.1").has(release) &&
       o.layer.cuda_graph.impl == GraphImpl::kLocal && o.layer.ep > 1)
@@ -324,9 +327,11 @@ std::string bridge_text(const Launch& launch) {
 }  // namespace
 
 std::int64_t gpus_of_node(std::int64_t ranks_per_domain) {
-  // 8 on an HGX or DGX board, 4 on a compute tray of an NVL72 (NVIDIA's data sheets).
-  constexpr std::int64_t kGpusOfBoard = 8, kGpusOfTray = 4;
-  return ranks_per_domain > kGpusOfBoard ? kGpusOfTray : kGpusOfBoard;
+  // 8 on an HGX or DGX board, 4 on a compute tray of an NVL72, which has a part of the domain; bridges connect pairs of
+  // the 8 cards of a server (NVIDIA's data sheets).
+  constexpr std::int64_t kGpusOfBoard = 8, kGpusOfTray = 4, kBridged = 2;
+  if (ranks_per_domain > kGpusOfBoard) return kGpusOfTray;
+  return ranks_per_domain <= kBridged ? kGpusOfBoard : ranks_per_domain;
 }
 
 const std::vector<std::pair<std::string, LaunchTarget>>& launch_targets() {
@@ -366,6 +371,8 @@ Launch launch_in(const Release& release, const Run& run, LaunchTarget target, Tr
                    std::max(launch.model.integer("max_position_embeddings", 0), run.options.layer.seq_len));
   const std::int64_t domain = run.hardware.network.ranks_per_domain;
   launch.gpus_per_node = gpus_of_node(domain);
+  while (run.num_gpus > launch.gpus_per_node && run.num_gpus % launch.gpus_per_node != 0)
+    --launch.gpus_per_node;  // Slurm and torchrun start as many ranks on every node.
   if (run.model.hybrid && run.options.pipeline.vpp > 1) write_stages_of_pattern(run, launch);
   launch.nodes_of_domain = std::max<std::int64_t>(1, domain / launch.gpus_per_node);
 

@@ -63,9 +63,18 @@ json read_precision(ArgumentReading& r) {
 constexpr std::pair<std::string_view, std::string_view> kFsdpStrategies[] = {
     {"fsdp", "optim_grads_params"}, {"fsdp-optim-grads", "optim_grads"}, {"fsdp-optim", "optim"}};
 
+/// Muon whose states are sharded layer by layer has a name of its own before it takes the distributed optimizer's flag
+/// (core_v0.17.1 megatron/training/training.py:1600, core_v0.18.2 megatron/training/arguments.py:1560).
+bool is_dist_muon(const ArgumentWriting& w) {
+  static const ReleaseSpan own_name = in_releases("", "0.17.1");
+  const auto& step = w.options().step;
+  return step.optimizer.kind == costmodel::OptimizerKind::kMuon && own_name.has(w.release) &&
+         step.sharding == costmodel::Sharding::kDdpDistributedOptimizer;
+}
+
 void write_sharding(ArgumentWriting& w) {
   const std::string name = name_of(w.options().step.sharding);
-  if (name == "ddp") return;
+  if (name == "ddp" || is_dist_muon(w)) return;
   w.settings.set("use_distributed_optimizer", true);
   for (const auto& [sharding, strategy] : kFsdpStrategies)
     if (name == sharding) {
@@ -76,6 +85,7 @@ void write_sharding(ArgumentWriting& w) {
 }
 
 json read_sharding(ArgumentReading& r) {
+  if (r.settings.is("optimizer", "dist_muon")) return "ddp-distopt";
   if (!r.settings.has("use_megatron_fsdp") && !r.settings.has("use_torch_fsdp2") &&
       !r.settings.has("use_distributed_optimizer"))
     return nullptr;
@@ -353,6 +363,16 @@ json read_optimizer(ArgumentReading& r) {
   return name == "dist_muon" ? "muon" : name;
 }
 
+json read_tp_overlap(ArgumentReading& r) {
+  if (!r.settings.on("tp_comm_overlap") || !r.settings.on("multi_latent_attention")) return given(r, "tp_comm_overlap");
+  r.infer("overlaps.tp", "multi-latent attention switches --tp-comm-overlap off (foldwise.tpovl_mla)");
+  return false;
+}
+
+void write_optimizer(ArgumentWriting& w) {
+  w.settings.set("optimizer", is_dist_muon(w) ? "dist_muon" : name_of(w.options().step.optimizer.kind));
+}
+
 void write_grad_reduce(ArgumentWriting& w) {
   const bool fp32 = w.options().layer.grad_reduce_in_fp32;
   if (!fp32 && w.options().layer.precision == costmodel::Precision::kFp16) return;  // This is Megatron's default.
@@ -524,17 +544,15 @@ const std::vector<Form>& forms() {
       {.key = "offload.weights", .members = {}},
       {.key = "overlaps.tp",
        .members = {"tp_comm_overlap"},
-       .says = FW_SAYS(flag_if(o.layer.overlaps.tp && o.layer.tp > 1))},
+       .says = FW_SAYS(flag_if(o.layer.overlaps.tp && o.layer.tp > 1)),
+       .read = read_tp_overlap},
       {.key = "overlaps.pp_p2p", .members = {}},  // Follows from vpp.
       {.key = "cuda_graph.impl",
        .members = {"cuda_graph_impl", "enable_cuda_graph", "external_cuda_graph"},
        .write = write_graph,
        .read = read_graph_impl},
       {.key = "cuda_graph.scope", .members = {"cuda_graph_scope", "cuda_graph_modules"}, .read = read_graph_scope},
-      {.key = "optimizer.name",
-       .members = {"optimizer"},
-       .says = FW_SAYS(name_of(o.step.optimizer.kind)),
-       .read = read_optimizer},
+      {.key = "optimizer.name", .members = {"optimizer"}, .write = write_optimizer, .read = read_optimizer},
       {.key = "optimizer.grad_reduce_in_fp32",
        .members = {"accumulate_allreduce_grads_in_fp32", "grad_reduce_in_bf16"},
        .write = write_grad_reduce,

@@ -102,16 +102,26 @@ class ModelReader {
     return s_.on("swiglu") ? 4 * hidden * 2 / 3 / 64 * 64 : 4 * hidden;
   }
 
+  /// Whether the file states the padded size, and not one that Megatron made of vocab_size, as a log has it. Megatron
+  /// pads only what is not given (core_v0.16.1 megatron/training/tokenizer/tokenizer.py:111).
+  [[nodiscard]] bool states_padded_vocabulary() const {
+    if (!s_.has("padded_vocab_size") || !s_.has("vocab_size")) return s_.has("padded_vocab_size");
+    const std::int64_t multiple = std::max<std::int64_t>(
+        1, s_.integer("make_vocab_size_divisible_by", 128) * s_.integer("tensor_model_parallel_size", 1));
+    const std::int64_t most = s_.integer("vocab_size", 0) + 1;  // NullTokenizer adds one.
+    return s_.integer("padded_vocab_size", 0) > (most + multiple - 1) / multiple * multiple;
+  }
+
   void trunk() {
     config_["num_hidden_layers"] = layers_of(s_);
     if (layers_of(s_) == 0) mistake("num_layers", "expected a whole number, found nothing");
     required("hidden_size", "hidden_size");
-    if (s_.has("vocab_size")) {
-      copy("vocab_size", "vocab_size");
-      copy("make_vocab_size_divisible_by", "make_vocab_size_divisible_by");
-    } else if (s_.has("padded_vocab_size")) {  // The size that a log prints. It is padded already.
+    if (states_padded_vocabulary()) {
       copy("vocab_size", "padded_vocab_size");
       config_["make_vocab_size_divisible_by"] = 1;
+    } else if (s_.has("vocab_size")) {
+      copy("vocab_size", "vocab_size");
+      copy("make_vocab_size_divisible_by", "make_vocab_size_divisible_by");
     } else {
       mistake("vocab_size", "the tokenizer's size is not in the file: give --model NAME, or --vocab-size in the file");
     }
@@ -209,15 +219,35 @@ class ModelReader {
   void hybrid(const std::string& pattern) {
     json config = {
         {"model_type", "nemotron_h"}, {"hybrid_override_pattern", pattern}, {"num_hidden_layers", pattern.size()}};
-    for (const char* key :
-         {"hidden_size", "vocab_size", "make_vocab_size_divisible_by", "intermediate_size", "tie_word_embeddings",
-          "num_attention_heads", "num_key_value_heads", "head_dim", "num_experts_per_tok", "moe_intermediate_size",
-          "moe_shared_expert_intermediate_size", "moe_latent_size", "n_group", "topk_group"})
+    for (const char* key : {"hidden_size",
+                            "vocab_size",
+                            "make_vocab_size_divisible_by",
+                            "intermediate_size",
+                            "tie_word_embeddings",
+                            "num_attention_heads",
+                            "num_key_value_heads",
+                            "head_dim",
+                            "num_experts_per_tok",
+                            "moe_intermediate_size",
+                            "moe_shared_expert_intermediate_size",
+                            "moe_latent_size",
+                            "n_group",
+                            "topk_group",
+                            "gated_linear_unit",
+                            "normalization",
+                            "position_embedding_type",
+                            "max_position_embeddings",
+                            "attn_output_gate",
+                            "attention_bias"})
       if (config_.contains(key)) config[key] = config_[key];
     if (config_.contains("num_experts")) config["n_routed_experts"] = config_["num_experts"];
     config["use_bias"] = config_["add_bias_linear"];
-    config["mamba_num_heads"] = s_.integer("mamba_num_heads", s_.integer("hidden_size", 0) * 2 / 64);
-    config["mamba_head_dim"] = s_.integer("mamba_head_dim", 64);
+    // Without a number of heads, Mamba is twice as wide as the rest (core_v0.16.1
+    // megatron/core/ssm/mamba_mixer.py:239).
+    const std::int64_t head_dim = s_.integer("mamba_head_dim", 64);
+    config["mamba_num_heads"] =
+        s_.integer("mamba_num_heads", s_.integer("hidden_size", 0) * 2 / std::max<std::int64_t>(1, head_dim));
+    config["mamba_head_dim"] = head_dim;
     config["ssm_state_size"] = s_.integer("mamba_state_dim", 128);
     config["n_groups"] = s_.integer("mamba_num_groups", 8);
     if (s_.has("mtp_hybrid_override_pattern")) {

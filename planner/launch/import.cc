@@ -10,13 +10,17 @@
 #include <optional>
 #include <utility>
 
+#include "costmodel/config/plain_text.h"
 #include "hwprofiles/load/profile.h"
 #include "planner/launch/checks.h"
 #include "planner/launch/complete.h"
 #include "planner/launch/dump.h"
 #include "planner/launch/geometry.h"
+#include "planner/launch/log_starts.h"
 #include "planner/launch/mapping.h"
 #include "planner/launch/model_arguments.h"
+#include "planner/launch/older_arguments.h"
+#include "planner/launch/script.h"
 #include "planner/launch/training_log.h"
 #include "planner/models/models.h"
 #include "planner/run/near_names.h"
@@ -45,7 +49,9 @@ struct Source {
   json fields = json::object();      ///< Fields of the run file that a front end gives.
   std::string program;               ///< The script that Python runs; empty: not known.
   const Release* release = nullptr;  ///< Release for which the arguments were read.
-  std::string outgrown;              ///< The shown call that does not fit the script any more.
+  std::string ranks_of;              ///< Unset variables on which the number of ranks depends.
+  std::string outgrown;              ///< Why arguments may be missing.
+  LogStart start;                    ///< Of a log: the start that is read.
 };
 
 /// The release in the head of a text that foldwise exported; null if it was not.
@@ -70,33 +76,57 @@ const Release& release_of(const std::vector<Argument>& arguments) {
   return found == releases().rend() ? newest : *found;
 }
 
-/// Reports what was given for a script and is of no use to this text, which starts none.
+/// Reports what was given for a script and is of no use to this text, which starts none. A log has starts.
 void refuse_what_scripts_take(const ImportRequest& request, const std::string& what, const std::string& file,
                               Diagnostics& diagnostics) {
   const auto refuse = [&](bool given, const char* option) {
     if (given) diagnostics.error({file, 0, option}, fmt::format("is for a launch script, found {}", what));
   };
   refuse(!request.variables.empty(), "--env");
-  refuse(request.start != 1, "--start");
+  refuse(request.start > 1 && what != "a log", "--start");
   refuse(!request.arguments.empty(), "--");
+}
+
+bool is_yaml(const std::string& file) { return file.ends_with(".yaml") || file.ends_with(".yml"); }
+
+/// Reads one of the starts in a log.
+Source read_log(const std::vector<LogStart>& starts, const std::string& file, const ImportRequest& request,
+                Diagnostics& diagnostics) {
+  Source source;
+  source.kind = Source::Kind::kLog;
+  refuse_what_scripts_take(request, "a log", file, diagnostics);
+  const LogStart* start = start_to_read(starts, request.start);
+  if (start == nullptr) {
+    diagnostics.error({file, 0, "--start"}, fmt::format("expected 1 to {}, found {}", starts.size(), request.start));
+    return source;
+  }
+  source.start = *start;
+  if (starts.size() > 1)
+    source.notes.push_back(fmt::format(
+        "the log has {} starts; this is the {}. of them, at line {}{}: --start N names another", starts.size(),
+        start->number, start->line(), request.start == 0 && start->iterations ? ", the last with iterations" : ""));
+  Settings& settings = source.settings = read_argument_block(*start, file, diagnostics);
+  if (const json* world = settings.find("world_size"); world != nullptr) {
+    const auto ranks = rank_count(word_of(*world));
+    if (!ranks)
+      diagnostics.error({file, settings.line("world_size"), "world_size"},
+                        fmt::format("expected a whole number, found {}", world->dump()));
+    source.num_gpus = ranks.value_or(1);
+  }
+  modernize(settings, source.notes);
+  if (settings.has("vocab_size") || settings.has("padded_vocab_size") || !request.model.empty()) return source;
+  if (const auto size = printed_vocabulary(start->text))
+    settings.set("vocab_size", *size);
+  else
+    add_vocabulary(settings, source.notes);
+  return source;
 }
 
 Source read_source(const std::string& text, const std::string& file, const ImportRequest& request,
                    Diagnostics& diagnostics) {
+  if (const std::vector<LogStart> starts = starts_in(text); !starts.empty())
+    return read_log(starts, file, request, diagnostics);
   Source source;
-  if (const auto block = read_argument_block(text, file, diagnostics)) {
-    source.kind = Source::Kind::kLog;
-    source.settings = *block;
-    refuse_what_scripts_take(request, "a log", file, diagnostics);
-    if (const json* world = block->find("world_size"); world != nullptr) {
-      const auto ranks = rank_count(word_of(*world));
-      if (!ranks)
-        diagnostics.error({file, block->line("world_size"), "world_size"},
-                          fmt::format("expected a whole number, found {}", world->dump()));
-      source.num_gpus = ranks.value_or(1);
-    }
-    return source;
-  }
   constexpr std::size_t kMostBytes = std::size_t{4}
                                      << 20;  // Each byte can become a hundred. Real files have kilobytes.
   if (text.size() > kMostBytes)
@@ -104,7 +134,7 @@ Source read_source(const std::string& text, const std::string& file, const Impor
                                                  "script or a configuration",
                                                  kMostBytes >> 20U));
   diagnostics.throw_if_any();
-  const bool yaml = file.ends_with(".yaml") || file.ends_with(".yml");
+  const bool yaml = is_yaml(file);
   std::optional<TestCase> test;
   std::optional<CommandLine> spelled;  // In another program's words.
   if (yaml) test = read_test_case(text, file, request.variables, diagnostics);
@@ -118,6 +148,7 @@ Source read_source(const std::string& text, const std::string& file, const Impor
     if (const auto bridge = read_bridge_yaml(text, file, diagnostics)) {
       source.kind = Source::Kind::kBridge;
       source.settings = *bridge;
+      modernize(source.settings, source.notes);
       refuse_what_scripts_take(request, "a configuration", file, diagnostics);
       return source;
     }
@@ -140,6 +171,7 @@ Source read_source(const std::string& text, const std::string& file, const Impor
   }
   source.notes = std::move(command.notes);
   source.outgrown = std::move(command.outgrown);
+  source.ranks_of = command.ranks_of;
   source.environment = command.environment;
   source.num_gpus = command.num_gpus;
   source.length_of_model = command.length_of_model;
@@ -147,6 +179,7 @@ Source read_source(const std::string& text, const std::string& file, const Impor
   source.program = command.program;
   source.fields = std::move(command.fields);
   source.arguments = std::move(command.arguments);
+  modernize(source.arguments, request.release, source.notes);
   if (!request.model.empty()) return source;
   const bool sized = std::ranges::find(source.arguments, "--num-layers", &Argument::flag) != source.arguments.end();
   if (!command.model.empty()) {
@@ -215,9 +248,11 @@ Run read_back(const json& json_run, const Source& source, const std::string& fil
   return run;
 }
 
-/// Scripts and logs may hold any bytes. Invalid UTF-8 becomes U+FFFD.
+/// Scripts and logs may hold any bytes. Invalid UTF-8 becomes U+FFFD. A log may have colours, a script Windows' line
+/// ends.
 std::string as_utf8(const std::string& bytes) {
-  return json::parse(json(bytes).dump(-1, ' ', false, json::error_handler_t::replace)).get<std::string>();
+  return json::parse(json(config::plain_text(bytes)).dump(-1, ' ', false, json::error_handler_t::replace))
+      .get<std::string>();
 }
 
 /// Without --global-batch-size Megatron uses one micro-batch per data-parallel rank.
@@ -294,11 +329,21 @@ Source started(Source source, const Release& release, const std::string& named, 
 Imported import_launch(const std::string& bytes, const std::string& file, const ImportRequest& request) {
   const std::string text = as_utf8(bytes);
   Diagnostics diagnostics;
-  const Source read = read_source(text, file, request, diagnostics);
-  const std::string system = request.system.empty() ? system_in(text) : system_meant(request.system);
+  Source read = read_source(text, file, request, diagnostics);
+  if (read.kind == Source::Kind::kScript && bytes.find("\r\n") != std::string::npos && !is_yaml(file) &&
+      !plain_command(text, file))
+    read.notes.emplace_back("its lines end as on Windows, which bash refuses: read as after dos2unix");
+  const std::string logged = read.kind == Source::Kind::kLog ? system_in(read.start, text) : system_in(text);
+  const std::string system = request.system.empty() ? logged : system_meant(request.system);
   if (system.empty()) diagnostics.error({file, 0, "system"}, "the file names no GPU that we know: give --system NAME");
   const std::optional<std::int64_t> num_gpus = request.num_gpus ? request.num_gpus : read.num_gpus;
-  if (!num_gpus) diagnostics.error({file, 0, "num_gpus"}, "the file does not say how many ranks start: give --gpus N");
+  if (!num_gpus)
+    diagnostics.error({file, 0, "num_gpus"},
+                      read.ranks_of.empty()
+                          ? "the file does not say how many ranks start: give --gpus N"
+                          : fmt::format("how many ranks start depends on {}, which nobody sets: give it by --env "
+                                        "NAME=VALUE, or --gpus N",
+                                        read.ranks_of));
   const Release& newest = request.release != nullptr ? *request.release : release_of(read.arguments);
   if (Source arguments = read; read.kind == Source::Kind::kScript) read_arguments(arguments, newest, file, diagnostics);
   if (!diagnostics.ok() && !read.outgrown.empty()) diagnostics.error({file, 0, ""}, read.outgrown);
@@ -349,14 +394,17 @@ Imported import_launch(const std::string& bytes, const std::string& file, const 
     source.notes.push_back(
         fmt::format("the model is {}, as given, and not the file's, which has {}", named, fmt::join(other, ", ")));
   if (source.kind == Source::Kind::kLog) {
-    LogIterations iterations = read_iterations(text);
-    const std::string logged = system_in(text);
+    const std::int64_t batch = source.settings.integer("global_batch_size", 0);
+    LogIterations iterations =
+        read_iterations(std::string(source.start.text), batch > 0 ? std::optional(batch) : std::nullopt);
     const bool as_run = (!source.num_gpus || *source.num_gpus == *num_gpus) && (logged.empty() || logged == system);
     if (!as_run || !other.empty())
       source.notes.push_back(fmt::format("what the log measured is of {}: left out",
                                          as_run ? "another model" : "other GPUs than those that are given"));
     else if (!iterations.measured.is_null())
       result.json["measured"] = iterations.measured;
+    else if (!iterations.unmeasured.empty())
+      source.notes.push_back("no step is measured: " + iterations.unmeasured);
     result.left_out = std::move(iterations.left_out);
     result.steady = iterations.steady;
   }

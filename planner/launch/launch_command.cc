@@ -6,14 +6,15 @@
 #include <cstddef>
 #include <set>
 #include <sstream>
+#include <string_view>
 #include <utility>
 
 #include "costmodel/config/number.h"
 #include "hwprofiles/load/profile.h"
 #include "planner/launch/dump.h"
-#include "planner/launch/export.h"
 #include "planner/launch/files.h"
 #include "planner/launch/frontend.h"
+#include "planner/launch/machine.h"
 #include "planner/launch/script.h"
 #include "planner/launch/start_words.h"
 #include "planner/run/near_names.h"
@@ -52,7 +53,7 @@ std::string program_of(const Started& started) {
   return word.ends_with(".py") ? base_of(word) : "";
 }
 
-/// The value of an option of torchrun or srun in any of its spellings. The innermost program's wins.
+/// The value of an option before the word `end`, where it is given last.
 std::optional<std::string> option_of(const std::vector<std::string>& words, std::size_t end,
                                      const std::vector<std::string>& names) {
   std::optional<std::string> value;
@@ -62,32 +63,6 @@ std::optional<std::string> option_of(const std::vector<std::string>& words, std:
       if (words[i].starts_with(name + "=")) value = words[i].substr(name.size() + 1);
     }
   return value;
-}
-
-std::optional<std::int64_t> ranks_of(const Started& started, std::size_t end, std::int64_t gpus_per_node) {
-  const auto count = [&](const std::vector<std::string>& names) -> std::optional<std::int64_t> {
-    const auto value = option_of(started.words, end, names);
-    if (!value) return std::nullopt;
-    if (*value == "gpu" || *value == "auto") return gpus_per_node;
-    return rank_count(value->substr(value->find_last_of(':') + 1));  // "gpu:8"; "1:16" for nodes.
-  };
-  const auto variable = [&](const char* name) -> std::optional<std::int64_t> {
-    const auto found = started.environment.find(name);
-    return found == started.environment.end() ? std::nullopt : rank_count(found->second);
-  };
-  const auto processes = count({"--nproc-per-node", "--nproc_per_node"});
-  const auto nodes = count({"--nodes", "-N"});
-  if (processes) {
-    const auto torch_nodes = count({"--nnodes"});
-    if (!torch_nodes && option_of(started.words, end, {"--nnodes"})) return std::nullopt;  // The variable is empty.
-    return *processes * (torch_nodes ? *torch_nodes : nodes.value_or(1));
-  }
-  const auto tasks = count({"--ntasks", "-n", "-np", "--np"});
-  const auto on_node = count({"--ntasks-per-node"});
-  if (nodes && on_node) return *nodes * *on_node;
-  if (tasks) return tasks;
-  if (const auto gpus = count({"--gpus-per-node", "--gres"}); nodes && gpus) return *nodes * *gpus;
-  return variable("WORLD_SIZE");
 }
 
 /// Lines of flags that occur once in the text. Words of an array or a variable are not where the command is.
@@ -168,6 +143,7 @@ LaunchCommand command_of(const Started& started, std::vector<Argument> arguments
   LaunchCommand result{.arguments = std::move(arguments),
                        .environment = started.environment,
                        .num_gpus = ranks_of(started, program_end(started), gpus_per_node),
+                       .ranks_of = {},
                        .model = {},
                        .model_option = {},
                        .length_of_model = false,
@@ -190,39 +166,66 @@ LaunchCommand command_of(const Started& started, std::vector<Argument> arguments
   return result;
 }
 
-}  // namespace
-
-std::optional<std::int64_t> rank_count(const std::string& text) {
-  constexpr std::int64_t kMost = 1'000'000'000;
-  const auto number = config::number_in<std::int64_t>(text);
-  return number && *number >= 1 && *number <= kMost ? number : std::nullopt;
+/// Why the text is none that bash could evaluate; empty: it may be one.
+std::string no_script(const std::string& text, const std::string& file) {
+  const std::string first = text.substr(0, text.find('\n'));
+  if (text.find('\0') != std::string::npos)
+    return "expected a command with Megatron's arguments, found words that end with NUL bytes and start none";
+  if (file.ends_with(".py") || (first.starts_with("#!") && first.find("python") != std::string::npos))
+    return "is a Python program, of which nothing is run: give the command that it starts, one argument or more a "
+           "line, or what `ps -ww -o pid,args` prints where it runs";
+  return "";
 }
 
-LaunchCommand read_launch_command(const std::string& text, const std::string& file, const ImportRequest& request) {
-  Diagnostics diagnostics;
-  const std::map<std::string, int> lines = flag_lines(text);
-  const ArgumentsOf arguments = [&](const Started& started) {
+StartReader reader_of(const ImportRequest& request, const std::map<std::string, int>& lines,
+                      std::int64_t gpus_per_node) {
+  const auto arguments = [&request, &lines](const Started& started) {
     return arguments_of(with_experiment(started, request.folder), lines);
   };
+  const auto ranks = [&lines, gpus_per_node](const Started& started) {
+    const std::optional<Translated> front_end = translated(started, lines);
+    return front_end && front_end->num_gpus ? front_end->num_gpus
+                                            : ranks_of(started, program_end(started), gpus_per_node);
+  };
+  // Megatron asks every training for a micro-batch; the layers may come from a checkpoint.
+  const auto trains = [&lines](const Started& started, const std::vector<Argument>& given) {
+    return std::ranges::any_of(given,
+                               [](const Argument& argument) {
+                                 return argument.flag == "--micro-batch-size" || argument.flag == "--num-layers";
+                               }) ||
+           translated(started, lines).has_value();
+  };
+  return {.arguments = arguments, .ranks = ranks, .trains = trains};
+}
+
+}  // namespace
+
+LaunchCommand read_launch_command(const std::string& given, const std::string& file, const ImportRequest& request) {
+  Diagnostics diagnostics;
+  constexpr std::string_view kMark = "\xef\xbb\xbf";  // Byte order mark.
+  const std::string text = given.substr(given.starts_with(kMark) ? kMark.size() : 0);
+  const std::map<std::string, int> lines = flag_lines(text);
   ScriptQuestion question{.text = text,
                           .file = file,
                           .folder = request.folder,
                           .arguments = request.arguments,
                           .variables = request.variables,
                           .num_gpus = request.num_gpus,
+                          .machine = {},
                           .sandbox = request.sandbox};
-  if (!request.system.empty()) {
-    const costmodel::Hardware hardware = hwprofiles::load_profile(system_meant(request.system)).hardware;
-    question.gpus_per_node = gpus_of_node(hardware.network.ranks_per_domain);
-    question.gpu = "NVIDIA " + hardware.gpu;
-  }
+  if (!request.system.empty())
+    question.machine = machine_of(hwprofiles::load_profile(system_meant(request.system)).hardware,
+                                  request.release != nullptr ? *request.release : newest_release());
+  const StartReader reader = reader_of(request, lines, question.machine.gpus_per_node);
   ScriptStarts found;
-  if (const auto command = plain_command(text); command && !arguments(*command).empty()) {
-    found.starts.push_back({.started = *command, .arguments = arguments(*command)});
+  if (const auto command = plain_command(text, file); command && !reader.arguments(*command).empty()) {
+    found.starts.push_back({.started = *command, .ranks = {}, .arguments = reader.arguments(*command)});
     if (!request.arguments.empty())
       diagnostics.error({file, 0, "--"}, "is for a launch script, found an argument list");
+  } else if (const std::string other = no_script(text, file); !other.empty()) {
+    diagnostics.error({file, 0, ""}, other);
   } else {
-    found = starts_of(question, arguments, diagnostics);
+    found = starts_of(question, reader, diagnostics);
   }
   diagnostics.throw_if_any();
   const auto wanted = static_cast<std::size_t>(std::max<std::int64_t>(1, request.start));
@@ -230,13 +233,15 @@ LaunchCommand read_launch_command(const std::string& text, const std::string& fi
     throw config::ConfigError(
         {{{file, 0, "--start"}, fmt::format("expected 1 to {}, found {}", found.starts.size(), wanted)}});
   if (found.starts.size() > 1)
-    found.notes.push_back(
-        fmt::format("it starts {} runs with other arguments each; this is the {}. of them: --start N names another",
-                    found.starts.size(), wanted));
+    found.notes.push_back(fmt::format(
+        "it starts {} runs, each with other arguments or ranks; this is the {}. of them: --start N names another",
+        found.starts.size(), wanted));
   ScriptStart& start = found.starts[wanted - 1];
   LaunchCommand result = command_of(with_experiment(start.started, request.folder), std::move(start.arguments), lines,
-                                    question.gpus_per_node);
+                                    question.machine.gpus_per_node);
   result.outgrown = std::move(found.outgrown);
+  result.ranks_of = start.ranks_of;
+  if (!start.ranks_of.empty()) result.num_gpus.reset();
   result.notes.insert(result.notes.begin(), found.notes.begin(), found.notes.end());
   for (const auto& [name, value] : request.variables) result.environment[name] = value;
   return result;

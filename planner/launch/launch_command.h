@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "planner/launch/arguments.h"
+#include "planner/launch/ranks.h"
 #include "planner/launch/sandbox.h"
 #include "planner/run/release.h"
 
@@ -24,8 +25,9 @@ struct ImportRequest {
   std::map<std::string, std::string> variables;  ///< Environment variables.
   std::string folder;                            ///< Folder of the script; empty: it sees no folder.
   std::vector<std::string> arguments;            ///< Arguments of the script.
-  std::int64_t start = 1;                        ///< Which of the script's starts to take, counted from 1.
-  bool sandbox = true;                           ///< False: no process is started; scripts that need one are refused.
+  /// Which start to take, counted from 1; 0: a script's first, the last one of a log that has iterations.
+  std::int64_t start = 0;
+  bool sandbox = true;  ///< False: no process is started; scripts that need one are refused.
 };
 
 /// A start of training.
@@ -33,6 +35,7 @@ struct LaunchCommand {
   std::vector<Argument> arguments;
   std::map<std::string, std::string> environment;
   std::optional<std::int64_t> num_gpus;
+  std::string ranks_of;                              ///< Unset variables on which the number of ranks depends.
   std::string model;                                 ///< Model that a front end names.
   std::string model_option;                          ///< Option of the front end that names the model.
   bool length_of_model = false;                      ///< Without a sequence length it is the model's.
@@ -40,7 +43,7 @@ struct LaunchCommand {
   nlohmann::json fields = nlohmann::json::object();  ///< Fields of the run file that the front end gives.
   std::string program;                               ///< The script that Python runs; empty: not known.
   std::vector<std::string> notes;
-  std::string outgrown;  ///< Why a shown call of the script is incomplete; empty: it is complete.
+  std::string outgrown;  ///< Why arguments may be missing; empty: nothing is known.
 };
 /// The start that a script makes, for callers that need only its arguments. Throws ConfigError.
 [[nodiscard]] LaunchCommand read_launch_command(const std::string& text, const std::string& file,
@@ -48,8 +51,5 @@ struct LaunchCommand {
 
 /// The same of a start that is known without a script, on nodes of eight GPUs. `lines`: the lines of its words.
 [[nodiscard]] LaunchCommand read_started(const Started& started, const std::map<std::string, int>& lines);
-
-/// Parses a number of ranks or nodes. The product of two fits 64 bits.
-[[nodiscard]] std::optional<std::int64_t> rank_count(const std::string& text);
 
 }  // namespace foldwise::planner

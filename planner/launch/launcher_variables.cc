@@ -1,10 +1,16 @@
 #include "planner/launch/launcher_variables.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
+#include <cctype>
 #include <cstdint>
 #include <iterator>
+#include <regex>
 #include <set>
 #include <sstream>
+
+#include "planner/launch/ranks.h"
 
 namespace foldwise::planner {
 
@@ -12,22 +18,23 @@ namespace {
 
 using Words = std::vector<std::string>;
 
-std::string option_in(const Words& words, const Words& names) {
-  std::string value;
-  for (std::size_t i = 0; i < words.size(); ++i)
-    for (const std::string& name : names) {
-      if (words[i] == name && i + 1 < words.size()) value = words[i + 1];
-      if (words[i].starts_with(name + "=")) value = words[i].substr(name.size() + 1);
-    }
-  return value;
-}
-
 std::set<std::string> words_of(const std::string& text) {
   std::istringstream in(text);
   return {std::istream_iterator<std::string>(in), {}};
 }
 
 }  // namespace
+
+std::vector<Unset> unset_in(const std::string& output) {
+  static const std::regex message(R"(line (\d+): (\$?[A-Za-z_0-9]+)(\[[^\]]*\])?: unbound variable)");
+  std::vector<Unset> result;
+  for (std::sregex_iterator it(output.begin(), output.end(), message), end; it != end; ++it)
+    result.push_back({.name = std::isdigit(static_cast<unsigned char>((*it)[2].str().front())) != 0
+                                  ? "$" + (*it)[2].str()
+                                  : (*it)[2].str(),
+                      .line = std::atoi((*it)[1].str().c_str())});
+  return result;
+}
 
 bool is_shells(const std::string& name) {
   static const std::set<std::string> names = {"BASH_REMATCH", "OLDPWD", "REPLY", "OPTARG", "_"};
@@ -38,6 +45,8 @@ Words sbatch_words(const std::string& text) {
   Words words;
   std::istringstream in(text);
   for (std::string line; std::getline(in, line);) {
+    const std::size_t begin = line.find_first_not_of(" \t\r");
+    if (begin != std::string::npos && line[begin] != '#') break;
     if (!line.starts_with("#SBATCH")) continue;
     std::istringstream words_in(line.substr(7));
     for (std::string word; words_in >> word && !word.starts_with('#');) words.push_back(word);
@@ -45,17 +54,55 @@ Words sbatch_words(const std::string& text) {
   return words;
 }
 
+std::optional<JobArray> job_array(const Words& sbatch) {
+  const auto spec = last_option(sbatch, {"--array", "-a"});
+  if (!spec) return std::nullopt;
+  JobArray array;
+  std::istringstream in(spec->substr(0, spec->find('%')));
+  for (std::string part; std::getline(in, part, ',');) {
+    const auto number = [](const std::string& text) { return rank_count(text).value_or(0); };
+    const std::size_t dash = part.find('-'), colon = part.find(':');
+    const std::int64_t first = number(part.substr(0, dash)),
+                       step =
+                           colon == std::string::npos ? 1 : std::max<std::int64_t>(1, number(part.substr(colon + 1))),
+                       last = dash == std::string::npos ? first : number(part.substr(dash + 1, colon - dash - 1));
+    if (array.tasks == 0) array.first = first;
+    array.tasks += std::max<std::int64_t>(0, last - first) / step + 1;
+  }
+  return array;
+}
+
 std::map<std::string, std::string> slurm_variables(const Words& sbatch) {
   std::map<std::string, std::string> variables;
   if (sbatch.empty()) return variables;
-  const auto set = [&](const Words& options, const Words& names) {
-    if (const std::string value = option_in(sbatch, options); !value.empty())
-      for (const std::string& name : names) variables[name] = value.substr(value.find_last_of(':') + 1);
+  const auto set = [&](const std::optional<std::string>& value, const Words& names) {
+    if (value && !value->empty())
+      for (const std::string& name : names) variables[name] = *value;
   };
-  set({"--nodes", "-N"}, {"SLURM_NNODES", "SLURM_JOB_NUM_NODES"});
-  set({"--ntasks", "-n"}, {"SLURM_NTASKS", "SLURM_NPROCS"});
-  set({"--ntasks-per-node"}, {"SLURM_NTASKS_PER_NODE"});
-  set({"--gres", "--gpus-per-node"}, {"SLURM_GPUS_PER_NODE", "SLURM_GPUS_ON_NODE"});
+  std::optional<std::string> nodes = last_option(sbatch, {"--nodes", "-N"});
+  if (nodes) nodes = nodes->substr(nodes->find('-') + 1);  // "2-4": from 2 to 4.
+  set(nodes, {"SLURM_NNODES", "SLURM_JOB_NUM_NODES"});
+  set(last_option(sbatch, {"--ntasks-per-node", "--tasks-per-node"}), {"SLURM_NTASKS_PER_NODE"});
+  std::optional<std::string> tasks = last_option(sbatch, {"--ntasks", "-n"});
+  if (!tasks && variables.contains("SLURM_NNODES") && variables.contains("SLURM_NTASKS_PER_NODE")) {
+    const auto count = rank_count(*nodes), on_node = rank_count(variables["SLURM_NTASKS_PER_NODE"]);
+    if (count && on_node) tasks = std::to_string(*count * *on_node);
+  }
+  set(tasks, {"SLURM_NTASKS", "SLURM_NPROCS"});
+  constexpr std::int64_t kMostGpus = 64;
+  if (const auto gpus = gpus_asked(sbatch); gpus && *gpus <= kMostGpus) {
+    set(std::to_string(*gpus), {"SLURM_GPUS_PER_NODE", "SLURM_GPUS_ON_NODE"});
+    std::string& visible = variables["CUDA_VISIBLE_DEVICES"];
+    for (std::int64_t gpu = 0; gpu < *gpus; ++gpu) visible += fmt::format("{}{}", gpu > 0 ? "," : "", gpu);
+  }
+  std::istringstream exports(last_option(sbatch, {"--export"}).value_or(""));
+  for (std::string pair; std::getline(exports, pair, ',');)
+    if (const std::size_t equals = pair.find('='); equals != std::string::npos && equals > 0)
+      variables[pair.substr(0, equals)] = pair.substr(equals + 1);
+  if (const auto array = job_array(sbatch)) {
+    variables["SLURM_ARRAY_TASK_ID"] = std::to_string(array->first);
+    variables["SLURM_ARRAY_TASK_COUNT"] = std::to_string(array->tasks);
+  }
   return variables;
 }
 
@@ -78,10 +125,11 @@ std::optional<std::string> launchers_value(const std::string& name, const Script
   if (one.contains(name)) return "1";
   if (name == "SLURM_JOB_NAME") return "job";
   if (gpus.contains(name))
-    return std::to_string(std::min(question.num_gpus.value_or(question.gpus_per_node), question.gpus_per_node));
+    return std::to_string(
+        std::min(question.num_gpus.value_or(question.machine.gpus_per_node), question.machine.gpus_per_node));
   if (!question.num_gpus) return std::nullopt;
   if (nodes.contains(name))
-    return std::to_string(std::max<std::int64_t>(1, *question.num_gpus / question.gpus_per_node));
+    return std::to_string(std::max<std::int64_t>(1, *question.num_gpus / question.machine.gpus_per_node));
   if (name == "SLURM_NTASKS" || name == "SLURM_NPROCS") return std::to_string(*question.num_gpus);
   return std::nullopt;
 }

@@ -1,6 +1,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 #include <cctype>
 #include <map>
 #include <regex>
@@ -62,7 +63,7 @@ Lines lines_of(std::string_view text) {
         quote = c;
       else
         word += c;
-      result.shell |= std::string_view("$`;|&<>()").find(c) != std::string_view::npos;
+      result.shell |= std::string_view("$`;|&<>(){}").find(c) != std::string_view::npos;
     }
   }
   end_word();
@@ -112,10 +113,28 @@ std::optional<Started> process_list(const std::string& text) {
   return flags > 0 ? std::optional(most) : std::nullopt;
 }
 
+bool is_script_name(const std::string& file) {
+  return std::ranges::any_of(std::array{".sh", ".bash", ".sbatch", ".slurm"},
+                             [&](const char* end) { return file.ends_with(end); });
+}
+
+/// /proc/PID/cmdline, whose words end with a NUL, from the program that trains.
+std::optional<Started> words_of_process(const std::string& text) {
+  Words words;
+  std::istringstream in(text);
+  for (std::string word; std::getline(in, word, '\0');) words.push_back(std::move(word));
+  while (!words.empty() && words.back().find_first_not_of("\n") == std::string::npos) words.pop_back();
+  const auto program = std::ranges::find_if(words, is_python);
+  if (program != words.end()) words.erase(words.begin(), program);
+  return words.empty() ? std::nullopt
+                       : std::optional(Started{.words = std::move(words), .around = 0, .environment = {}});
+}
+
 }  // namespace
 
-std::optional<Started> plain_command(const std::string& text) {
-  if (text.find("\n#SBATCH") != std::string::npos) return std::nullopt;
+std::optional<Started> plain_command(const std::string& text, const std::string& file) {
+  if (text.find('\0') != std::string::npos) return words_of_process(text);
+  if (text.starts_with("#!") || text.find("\n#SBATCH") != std::string::npos) return std::nullopt;
   Lines parsed = lines_of(text);
   std::vector<Words>& lines = parsed.lines;
   // The text has one word per line.
@@ -142,13 +161,17 @@ std::optional<Started> plain_command(const std::string& text) {
   if (is_flag(lines.front().front())) {  // A shell would not take this for a command.
     command.environment.insert(own.begin(), own.end());
     command.words = joined(lines);
+    std::erase(command.words, " ");  // Of a blank behind the backslash that continues a line.
     return command;
   }
-  const bool one_command =
-      std::all_of(lines.begin() + 1, lines.end(), [](const Words& line) { return is_flag(line.front()); });
   Words& line = lines.front();
   const auto program = std::ranges::find_if_not(line, is_assignment);
-  if (parsed.shell || !one_command || !is_python(*program)) return std::nullopt;
+  if (parsed.shell || !is_python(*program)) return std::nullopt;
+  // Only in a text that is no script a line of arguments continues the command above it.
+  if (lines.size() > 1 && (is_script_name(file) || !std::all_of(lines.begin() + 1, lines.end(), [](const Words& other) {
+                             return is_flag(other.front());
+                           })))
+    return std::nullopt;
   for (auto word = line.begin(); word != program; ++word) take(*word, command.environment);
   line.erase(line.begin(), program);
   command.words = joined(lines);

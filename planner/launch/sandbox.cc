@@ -90,6 +90,7 @@ void write_own_files(const SandboxRequest& request, const fs::path& own) {
   for (const char* name : {"starts", "trace", "python3"}) write_file(own / name, "");
   fs::create_directory(own / "modules");
   write_file(own / "modules" / "torch.py", launch_file("torch_stand_in.py"));
+  write_file(own / "modules" / "sitecustomize.py", launch_file("modules_stand_in.py"));
   fs::create_directory(own / "bin");
   for (const std::string& name : stand_in_names()) fs::create_symlink("../stand_in", own / "bin" / name);
   std::string made;
@@ -164,6 +165,16 @@ void replace_programs(const fs::path& own, Words& words) {
     }
 }
 
+/// What the stand-ins say of the machine.
+void add_machine(const Machine& machine, std::map<std::string, std::string>& environment) {
+  environment["FOLDWISE_GPU"] = machine.gpu;
+  environment["FOLDWISE_GPUS_PER_NODE"] = std::to_string(machine.gpus_per_node);
+  environment["FOLDWISE_GPU_MEMORY"] = std::to_string(machine.memory_mib);
+  environment["FOLDWISE_CAPABILITY"] = fmt::format("{}.0", machine.capability);
+  std::string& versions = environment["FOLDWISE_VERSIONS"];
+  for (const auto& [module, version] : machine.versions) versions += fmt::format("{}={} ", module, version);
+}
+
 Words sandbox_words(const SandboxRequest& request, const fs::path& own, int info) {
   Words words = {"bwrap", "--unshare-user", "--unshare-all", "--disable-userns", "--die-with-parent", "--new-session"};
   add(words, {"--clearenv", "--uid", "1000", "--gid", "1000", "--hostname", "localhost"});
@@ -190,8 +201,7 @@ Words sandbox_words(const SandboxRequest& request, const fs::path& own, int info
   environment["USER"] = "user";
   environment["LC_ALL"] = "C.UTF-8";
   environment["FOLDWISE_FOLDER"] = request.folder;
-  environment["FOLDWISE_GPU"] = request.gpu;
-  environment["FOLDWISE_GPUS_PER_NODE"] = std::to_string(request.gpus_per_node);
+  add_machine(request.machine, environment);
   if (request.strict) environment["FOLDWISE_STRICT"] = "1";
   if (request.tolerant) environment["FOLDWISE_TOLERANT"] = "1";
   for (const std::string& word : request.around)
@@ -293,9 +303,8 @@ void watch(pid_t bwrap, const Descriptor& output, const fs::path& info, std::chr
 }
 
 /// Parses records of fields that each end with a NUL: "start", number of words around, number of own words, these
-/// words, NAME=VALUE..., "end".
-std::vector<Started> starts_in(const std::string& text) {
-  std::vector<Started> starts;
+/// words, NAME=VALUE..., "end"; or "no command", file, line, word.
+void read_records(const std::string& text, SandboxResult& result) {
   std::vector<std::string> fields;
   for (std::size_t at = 0; at < text.size();) {
     const std::size_t end = std::min(text.find('\0', at), text.size());
@@ -303,6 +312,12 @@ std::vector<Started> starts_in(const std::string& text) {
     at = end + 1;
   }
   for (std::size_t i = 0; i + 2 < fields.size(); ++i) {
+    if (fields[i] == "no command" && i + 3 < fields.size()) {
+      const NoCommand found{
+          .file = base_of(fields[i + 1]), .line = std::atoi(fields[i + 2].c_str()), .word = fields[i + 3]};
+      if (std::ranges::find(result.no_commands, found) == result.no_commands.end()) result.no_commands.push_back(found);
+      i += 3;
+    }
     if (fields[i] != "start") continue;
     const auto around = static_cast<std::size_t>(std::strtoul(fields[i + 1].c_str(), nullptr, 10));
     const auto own = static_cast<std::size_t>(std::strtoul(fields[i + 2].c_str(), nullptr, 10));
@@ -316,10 +331,9 @@ std::vector<Started> starts_in(const std::string& text) {
       if (const std::size_t equals = fields[at].find('='); equals != std::string::npos && equals > 0)
         if (!fields[at].starts_with("FOLDWISE_") && !fields[at].starts_with("BASH_"))
           started.environment[fields[at].substr(0, equals)] = fields[at].substr(equals + 1);
-    starts.push_back(std::move(started));
+    result.starts.push_back(std::move(started));
     i = at;
   }
-  return starts;
 }
 
 }  // namespace
@@ -369,7 +383,7 @@ SandboxResult run_in_sandbox(const SandboxRequest& request) {
     result.unavailable = result.output.substr(0, result.output.find('\n'));
     if (result.unavailable.empty()) result.unavailable = "bwrap: " + result.killed;
   }
-  result.starts = starts_in(starts);
+  read_records(starts, result);
   const std::string trace = read_file(own / "trace");
   result.trace = trace.substr(trace.size() - std::min(trace.size(), kKeptTrace));
   return result;

@@ -5,6 +5,8 @@
 #include <string>
 #include <vector>
 
+#include "planner/launch/machine.h"
+
 // bash evaluates a launch script in a sandbox (bubblewrap). The sandbox has no network, an empty home, a clean
 // environment, and limits on time, processes, memory, files and output. The system's programs and the script's folder
 // are read-only. Programs of a cluster (torchrun, python, srun, docker, nvidia-smi, ...) are replaced by stand-ins
@@ -35,9 +37,8 @@ struct SandboxRequest {
   std::vector<MadePath> made;
   bool strict = false;    ///< An unset variable ends the script (set -u).
   bool tolerant = false;  ///< A command that fails does not end the script (no set -e).
-  std::int64_t gpus_per_node = 8;
-  std::string gpu = "NVIDIA GPU";  ///< Name that nvidia-smi prints.
-  std::chrono::seconds time{10};   ///< Time limit.
+  Machine machine;
+  std::chrono::seconds time{10};  ///< Time limit.
 };
 
 /// A start of a program of the cluster.
@@ -48,9 +49,18 @@ struct Started {
   bool operator==(const Started&) const = default;
 };
 
+/// A line that bash took for a command and that begins with an option or a number.
+struct NoCommand {
+  std::string file;  ///< Last part of its name; "environment" and the like for texts of bash -c.
+  int line = 0;
+  std::string word;
+  bool operator==(const NoCommand&) const = default;
+};
+
 struct SandboxResult {
   std::string unavailable;  ///< Why there is no sandbox here; empty: the script was run.
   std::vector<Started> starts;
+  std::vector<NoCommand> no_commands;
   std::string output;  ///< The beginning of the script's output.
   std::string trace;   ///< The end of bash's trace (set -x).
   std::string killed;  ///< Why it was killed: "it took more than 10 s"; empty: it ended by itself.

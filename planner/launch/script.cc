@@ -14,7 +14,9 @@
 
 #include "planner/launch/files.h"
 #include "planner/launch/launcher_variables.h"
+#include "planner/launch/no_command.h"
 #include "planner/launch/quote.h"
+#include "planner/launch/ranks.h"
 #include "planner/launch/script_paths.h"
 #include "planner/launch/start_words.h"
 #include "planner/launch/usage.h"
@@ -27,45 +29,26 @@ namespace {
 
 using Words = std::vector<std::string>;
 
-/// A variable that the script reads and nobody set.
-struct Unset {
-  std::string name;
-  int line = 0;
-  [[nodiscard]] int position() const {  ///< 2 for "$2"; 0 if it has a name.
-    return name.front() == '$' ? std::atoi(name.c_str() + 1) : 0;
-  }
-  [[nodiscard]] std::string text() const { return name.front() == '$' ? name : "$" + name; }
-};
-
-/// Parses bash's "SCRIPT: line 6: TP: unbound variable".
-std::vector<Unset> unset_in(const std::string& output) {
-  static const std::regex message(R"(line (\d+): (\$?[A-Za-z_0-9]+)(\[[^\]]*\])?: unbound variable)");
-  std::vector<Unset> result;
-  for (std::sregex_iterator it(output.begin(), output.end(), message), end; it != end; ++it)
-    result.push_back({.name = std::isdigit(static_cast<unsigned char>((*it)[2].str().front())) != 0
-                                  ? "$" + (*it)[2].str()
-                                  : (*it)[2].str(),
-                      .line = std::atoi((*it)[1].str().c_str())});
-  return result;
-}
-
 /// Runs a script again and again, supplying what it misses, until it starts something.
 class Evaluation {
  public:
   /// `call`: which of the shown calls gives the arguments, if the script gets none and needs some.
-  Evaluation(const ScriptQuestion& question, const ArgumentsOf& arguments_of, std::size_t call)
-      : question_(question), arguments_of_(arguments_of), call_(call) {
+  Evaluation(const ScriptQuestion& question, const StartReader& reader, std::size_t call)
+      : question_(question), reader_(reader), call_(call) {
     request_.text = with_placeholders(question.text, placeholders_);
     request_.arguments = question.arguments;
-    request_.around = sbatch_words(question.text);
-    request_.environment = slurm_variables(request_.around);
+    const Words sbatch = sbatch_words(question.text);
+    request_.environment = slurm_variables(sbatch);
+    if (!sbatch.empty()) request_.around = {"sbatch"};
+    request_.around.insert(request_.around.end(), sbatch.begin(), sbatch.end());
+    request_.machine = question.machine;
+    std::int64_t& gpus = request_.machine.gpus_per_node;
+    gpus = std::min(gpus, gpus_asked(sbatch).value_or(gpus));
     if (question.num_gpus) {
       const std::string nodes = *launchers_value("NNODES", question);
       for (const char* name : {"NNODES", "NUM_NODES"}) request_.environment[name] = nodes;
     }
     for (const auto& [name, value] : question.variables) request_.environment[name] = value;
-    request_.gpus_per_node = question.gpus_per_node;
-    request_.gpu = question.gpu;
     choose_tree(question, request_);
   }
 
@@ -80,6 +63,14 @@ class Evaluation {
     ScriptStarts found{.starts = starts_in(result_), .notes = {}, .outgrown = {}};
     if (!unset_.empty()) found = without_unset(found);
     if (found.starts.empty()) no_start(diagnostics);
+    for (const NoCommand& line : no_commands(result_)) found.notes.push_back(told(line, question_.file));
+    if (!found.notes.empty() && !no_commands(result_).empty()) found.outgrown = found.notes.back();
+    if (const auto array = job_array(request_.around);
+        array && array->tasks > 1 && !question_.variables.contains("SLURM_ARRAY_TASK_ID"))
+      found.notes.push_back(
+          fmt::format("an array of {} jobs starts: this is that of SLURM_ARRAY_TASK_ID={}; --env "
+                      "SLURM_ARRAY_TASK_ID=K names another",
+                      array->tasks, array->first));
     if (shown_) {
       Words words;
       for (const auto& [name, value] : shown_->variables) words.push_back(fmt::format("{}={}", name, value));
@@ -111,7 +102,7 @@ class Evaluation {
  private:
   static constexpr int kMostRuns = 60;
   // Numbers that occur nowhere else. Where one appears, the value of a variable was used.
-  static constexpr const char *kFiller = "7919", *kOther = "7877";
+  static constexpr const char *kFiller = "7919", *kOther = "7877", *kList = "7877,7877";
   static constexpr std::chrono::seconds kMostTime{40};
 
   SandboxResult run_once(const SandboxRequest& request) {
@@ -122,22 +113,27 @@ class Evaluation {
     return runs_ < kMostRuns && std::chrono::steady_clock::now() < start_ + kMostTime;
   }
 
-  /// Starts of training, each with different arguments.
+  /// Starts of training, each with different arguments or ranks. If none trains, other starts of Megatron's programs.
   [[nodiscard]] std::vector<ScriptStart> starts_in(const SandboxResult& result) const {
     std::vector<ScriptStart> starts;
-    const auto same = [](const ScriptStart& a, const std::vector<Argument>& arguments) {
-      return std::ranges::equal(a.arguments, arguments, [](const Argument& x, const Argument& y) {
-        return x.flag == y.flag && x.values == y.values;
-      });
+    const auto same = [](const ScriptStart& a, const ScriptStart& b) {
+      return a.ranks == b.ranks && std::ranges::equal(a.arguments, b.arguments, [](const auto& x, const auto& y) {
+               return x.flag == y.flag && x.values == y.values;
+             });
     };
     for (const Started& started : result.starts) {
-      std::vector<Argument> arguments = arguments_of_(started);
-      if (arguments.empty()) continue;
-      if (std::ranges::any_of(starts, [&](const ScriptStart& start) { return same(start, arguments); })) continue;
-      starts.push_back({.started = started, .arguments = std::move(arguments)});
+      ScriptStart found{.started = started, .ranks = {}, .arguments = reader_.arguments(started)};
+      if (found.arguments.empty()) continue;
+      found.ranks = reader_.ranks(started);
+      if (std::ranges::none_of(starts, [&](const ScriptStart& start) { return same(start, found); }))
+        starts.push_back(std::move(found));
     }
+    if (std::ranges::any_of(starts, [&](const ScriptStart& start) { return trains(start); }))
+      std::erase_if(starts, [&](const ScriptStart& start) { return !trains(start); });
     return starts;
   }
+
+  [[nodiscard]] bool trains(const ScriptStart& start) const { return reader_.trains(start.started, start.arguments); }
 
   /// Runs once more. True if it started something, or nothing more can be supplied.
   bool done() {
@@ -148,7 +144,7 @@ class Evaluation {
     if (std::ranges::any_of(missing, [&](const std::string& path) { return find_beside(path, request_); }))
       return !may_run();
     for (const Unset& unset : unset_in(result_.output)) changed |= take(unset);
-    if (!changed && !starts_in(result_).empty()) return true;
+    if (const auto starts = starts_in(result_); !changed && !starts.empty() && trains(starts.front())) return true;
     if (!changed) changed = mend_paths(missing, result_, request_);
     if (!changed && result_.killed.empty())
       changed = give_argument() || go_on() || fill_unset() || fill_emptied() || fill_tested(/*present=*/false) ||
@@ -278,12 +274,16 @@ class Evaluation {
     }
     // Fill one at a time, so that a default that another variable hides is seen. Then fill all, for values that need
     // several.
-    std::vector<bool> hangs(unset_.size());
+    std::vector<bool> hangs(unset_.size()), alike(unset_.size());
     for (std::size_t i = 0; i < unset_.size() && may_run(); ++i) {
       SandboxRequest other = request;
       value_in(other, unset_[i]) = kOther;
-      hangs[i] = name_starts({unset_[i]}, starts_in(run_once(other)), filled, found.starts);
+      const std::vector<ScriptStart> starts = starts_in(run_once(other));
+      alike[i] = same_ranks(starts, found.starts);
+      hangs[i] = name_starts({unset_[i]}, starts, filled, found.starts);
+      if (name_ranks(unset_[i], starts, filled, found.starts)) hangs[i] = true;
     }
+    if (!filled) name_lists(request, alike, found.starts, hangs);
     if (unset_.size() > 1 && may_run()) {
       SandboxRequest other = request;
       for (const Unset& unset : unset_) value_in(other, unset) = kOther;
@@ -305,6 +305,39 @@ class Evaluation {
       for (ScriptStart& start : starts)
         if (starts_alike(start, with)) any |= name_values(unset, with, filled, start);
     return any;
+  }
+
+  static bool same_ranks(const std::vector<ScriptStart>& a, const std::vector<ScriptStart>& b) {
+    return std::ranges::equal(a, b, {}, &ScriptStart::ranks, &ScriptStart::ranks);
+  }
+
+  /// Notes that the number of ranks depends on a variable. `others`: starts with another value of it. `changed`: so it
+  /// does if their number differs, otherwise only if there is none without a value (otherwise that may be a default).
+  static bool name_ranks(const Unset& unset, const std::vector<ScriptStart>& others, bool changed,
+                         std::vector<ScriptStart>& starts) {
+    bool any = false;
+    for (std::size_t i = 0; others.size() == starts.size() && i < starts.size(); ++i) {
+      if (others[i].ranks == starts[i].ranks || (starts[i].ranks && !changed)) continue;
+      starts[i].ranks_of += (starts[i].ranks_of.empty() ? "" : ", ") + unset.text();
+      any = true;
+    }
+    return any;
+  }
+
+  /// Finds variables whose items the script counts to find the number of ranks: GPUS=$(tr , '\n' ... | wc -l).
+  /// `alike`: one item gives the same ranks as none.
+  void name_lists(const SandboxRequest& request, const std::vector<bool>& alike, std::vector<ScriptStart>& starts,
+                  std::vector<bool>& hangs) {
+    SandboxRequest lists = request;
+    for (std::size_t i = 0; i < unset_.size(); ++i)
+      if (alike[i]) value_in(lists, unset_[i]) = kList;
+    if (!may_run() || same_ranks(starts_in(run_once(lists)), starts)) return;
+    for (std::size_t i = 0; i < unset_.size() && may_run(); ++i) {
+      if (!alike[i]) continue;
+      SandboxRequest other = request;
+      value_in(other, unset_[i]) = kList;
+      if (name_ranks(unset_[i], starts_in(run_once(other)), /*changed=*/true, starts)) hangs[i] = true;
+    }
   }
 
   static bool starts_alike(const ScriptStart& a, const ScriptStart& b) {
@@ -351,6 +384,9 @@ class Evaluation {
   }
 
   void no_start(Diagnostics& diagnostics) const {
+    for (const NoCommand& line : no_commands(result_))
+      diagnostics.error({question_.file, 0, ""}, told(line, question_.file));
+    if (!diagnostics.ok()) return;
     std::string last;
     std::istringstream in(result_.output);
     for (std::string line; std::getline(in, line);)
@@ -389,7 +425,7 @@ class Evaluation {
   }
 
   const ScriptQuestion& question_;
-  const ArgumentsOf& arguments_of_;
+  const StartReader& reader_;
   std::size_t call_;
   std::set<std::string> placeholders_;
   std::vector<std::string> emptied_;  ///< Variables that the script sets to nothing and that were filled.
@@ -421,8 +457,8 @@ bool is_whole(const ScriptStarts& found) {
 
 }  // namespace
 
-ScriptStarts starts_of(const ScriptQuestion& question, const ArgumentsOf& arguments_of, Diagnostics& diagnostics) {
-  Evaluation evaluation(question, arguments_of, 0);
+ScriptStarts starts_of(const ScriptQuestion& question, const StartReader& reader, Diagnostics& diagnostics) {
+  Evaluation evaluation(question, reader, 0);
   if (!question.sandbox) {
     evaluation.no_sandbox("none was asked for", diagnostics);
     return {};
@@ -432,7 +468,7 @@ ScriptStarts starts_of(const ScriptQuestion& question, const ArgumentsOf& argume
   // The call does not fit the script any more. Another shown call may.
   constexpr std::size_t kMostCalls = 4;
   for (std::size_t call = 1; call < kMostCalls; ++call) {
-    Evaluation other(question, arguments_of, call);
+    Evaluation other(question, reader, call);
     Diagnostics mistakes;
     ScriptStarts others = other.run(mistakes);
     if (!other.shown()) break;

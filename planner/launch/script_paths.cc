@@ -151,8 +151,9 @@ std::vector<std::string> missing_paths(const std::string& output) {
   static const std::regex missing(R"((?:line \d+|bash): ([^\n]{1,4096}?): No such file or directory)");
   std::vector<std::string> paths;
   for (std::sregex_iterator it(output.begin(), output.end(), missing), end; it != end; ++it) {
-    const std::string path = (*it)[1];
-    paths.push_back(path.substr(path.rfind(": ") == std::string::npos ? 0 : path.rfind(": ") + 2));
+    const std::string text = (*it)[1],
+                      path = text.substr(text.rfind(": ") == std::string::npos ? 0 : text.rfind(": ") + 2);
+    if (!path.starts_with("--")) paths.push_back(path);  // An option where bash expects a command.
   }
   return paths;
 }

@@ -1,6 +1,7 @@
 #include "planner/launch/training_log.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <cmath>
@@ -83,52 +84,102 @@ void read_memory(const std::string& text, json& measured, std::vector<std::strin
   if (first && !measured.contains("peak_memory_gib"))
     left_out.emplace_back(
         "memory: reported after iteration 1, before the optimizer's states were there beside activations: no peak of "
-        "the "
-        "run");
+        "the run");
+}
+
+/// Iterations that are left out for one cause.
+struct LeftOut {
+  std::string cause;                                   ///< Of several: "skipped a step".
+  std::vector<std::pair<Iteration, std::string>> all;  ///< With what is said of each alone; empty: the cause.
+};
+
+/// One text each, or one for all if they are many.
+void add_texts(const LeftOut& left_out, std::vector<std::string>& texts) {
+  constexpr std::size_t kNamed = 3;
+  if (left_out.all.size() <= kNamed) {
+    for (const auto& [iteration, why] : left_out.all)
+      texts.push_back(fmt::format("iteration {}: {}", iteration.number, why.empty() ? left_out.cause : why));
+    return;
+  }
+  std::vector<std::string> named;
+  for (std::size_t i = 0; i < kNamed; ++i) {
+    const auto& [iteration, why] = left_out.all[i];
+    named.push_back(why.empty() ? fmt::format("{}", iteration.number)
+                                : fmt::format("{} ({})", iteration.number, why.substr(0, why.find(','))));
+  }
+  texts.push_back(
+      fmt::format("{} iterations: {}: {}, ...", left_out.all.size(), left_out.cause, fmt::join(named, ", ")));
+}
+
+double median_seconds(const std::vector<Iteration>& list) {
+  std::vector<double> seconds;
+  seconds.reserve(list.size());
+  for (const Iteration& iteration : list) seconds.push_back(iteration.seconds);
+  return median(std::move(seconds));
+}
+
+/// The iterations that are not far from the median.
+std::vector<Iteration> steady_of(const std::vector<Iteration>& kept, std::vector<std::string>& texts) {
+  constexpr double kSteady = 0.20;  // Share of the median, as the header says.
+  const double middle = median_seconds(kept);
+  LeftOut far{.cause = fmt::format("more than 20 % from the median of {:.4g} s", middle), .all = {}};
+  std::vector<Iteration> steady;
+  for (const Iteration& iteration : kept) {
+    if (std::abs(iteration.seconds - middle) <= kSteady * middle)
+      steady.push_back(iteration);
+    else
+      far.all.emplace_back(iteration, fmt::format("{:.4g} s, the median is {:.4g} s", iteration.seconds, middle));
+  }
+  add_texts(far, texts);
+  return steady;
+}
+
+/// The iterations with the run's batch that are neither the first nor skipped a step.
+std::vector<Iteration> kept_of(const std::vector<Iteration>& all, std::optional<double> batch, LogIterations& result) {
+  LeftOut skipped{.cause = "skipped a step", .all = {}},
+      others{.cause = fmt::format("another global batch than the run's {}", batch.value_or(0.0)), .all = {}};
+  std::vector<Iteration> kept;
+  result.left_out.push_back(fmt::format("iteration {}: the first that is logged", all.front().number));
+  for (std::size_t i = 1; i < all.size(); ++i) {
+    if (all[i].skipped.value_or(0.0) > 0.0)
+      skipped.all.emplace_back(all[i], "");
+    else if (batch && all[i].global_batch && *all[i].global_batch != *batch)
+      others.all.emplace_back(all[i], fmt::format("global batch {}, the run's is {}", *all[i].global_batch, *batch));
+    else
+      kept.push_back(all[i]);
+  }
+  add_texts(skipped, result.left_out);
+  add_texts(others, result.left_out);
+  if (kept.empty())
+    result.unmeasured = others.all.empty()
+                            ? "no iteration of the log is after the first and skipped no step"
+                            : fmt::format("the log has no iteration with the run's global batch {}: the last has {}",
+                                          *batch, *others.all.back().first.global_batch);
+  return kept;
 }
 
 }  // namespace
 
-LogIterations read_iterations(const std::string& text) {
+bool is_iteration(std::string_view line) { return iteration_in(line).has_value(); }
+
+LogIterations read_iterations(const std::string& text, std::optional<std::int64_t> global_batch) {
   std::vector<Iteration> all;
   std::istringstream lines(text);
   for (std::string line; std::getline(lines, line);)
     if (const auto iteration = iteration_in(line)) all.push_back(*iteration);
   LogIterations result;
   if (all.empty()) return result;
-  const auto leave_out = [&](const Iteration& iteration, std::string why) {
-    result.left_out.push_back(fmt::format("iteration {}: {}", iteration.number, why));
-  };
-  std::vector<Iteration> kept;
-  for (std::size_t i = 0; i < all.size(); ++i) {
-    if (i == 0)
-      leave_out(all[i], "the first that is logged");
-    else if (all[i].skipped.value_or(0.0) > 0.0)
-      leave_out(all[i], "skipped a step");
-    else if (all[i].global_batch && all.back().global_batch && *all[i].global_batch != *all.back().global_batch)
-      leave_out(all[i], "another global batch than the last one's");
-    else
-      kept.push_back(all[i]);
-  }
+  const std::optional<double> batch =
+      global_batch ? std::optional(static_cast<double>(*global_batch)) : all.back().global_batch;
+  const std::vector<Iteration> kept = kept_of(all, batch, result);
   if (kept.empty()) return result;
-  const auto seconds_of = [](const std::vector<Iteration>& list) {
-    std::vector<double> seconds;
-    seconds.reserve(list.size());
-    for (const Iteration& iteration : list) seconds.push_back(iteration.seconds);
-    return seconds;
-  };
-  constexpr double kSteady = 0.20;  // Share of the median, as the header says.
-  const double middle = median(seconds_of(kept));
-  std::vector<Iteration> steady;
-  for (const Iteration& iteration : kept) {
-    if (std::abs(iteration.seconds - middle) <= kSteady * middle)
-      steady.push_back(iteration);
-    else
-      leave_out(iteration, fmt::format("{:.4g} s, the median is {:.4g} s", iteration.seconds, middle));
-  }
+  const std::vector<Iteration> steady = steady_of(kept, result.left_out);
   result.steady = steady.size();
-  if (steady.empty()) return result;
-  result.measured["step_time_s"] = median(seconds_of(steady));
+  if (steady.empty()) {
+    result.unmeasured = "no iteration of the log is within 20 % of their median";
+    return result;
+  }
+  result.measured["step_time_s"] = median_seconds(steady);
   std::vector<double> tflops;
   for (const Iteration& iteration : steady)
     if (iteration.tflops && *iteration.tflops > 0.0) tflops.push_back(*iteration.tflops);
@@ -137,7 +188,7 @@ LogIterations read_iterations(const std::string& text) {
   return result;
 }
 
-std::string system_in(const std::string& text) {
+std::string system_in(std::string_view text) {
   static const std::vector<std::pair<std::string, std::string>> names = {{"NVIDIA GB300", "gb300-nvl72"},
                                                                          {"NVIDIA GB200", "gb200-nvl72"},
                                                                          {"NVIDIA B300", "b300"},

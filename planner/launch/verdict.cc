@@ -16,6 +16,7 @@
 #include "costmodel/config/input_file.h"
 #include "costmodel/config/output_file.h"
 #include "planner/launch/files.h"
+#include "planner/launch/machine.h"
 #include "planner/launch/temporary_folder.h"
 
 namespace foldwise::planner {
@@ -53,12 +54,10 @@ json request_of(const Launch& launch, const Run& run, const std::string& megatro
       for (const std::string& value : argument.values) arguments.push_back(value);
     }
   for (const EnvironmentVariable& variable : launch.environment) environment[variable.name] = variable.value;
-  const int major =
-      run.hardware.before_blackwell() ? (run.hardware.supports(costmodel::Precision::kFp8Current) ? 9 : 8) : 10;
   return {{"megatron", megatron},
           {"arguments", std::move(arguments)},
           {"world_size", launch.num_gpus},
-          {"capability", {major, 0}},
+          {"capability", {compute_capability(run.hardware), 0}},
           {"environment", std::move(environment)}};
 }
 

@@ -32,6 +32,7 @@ void ignore_irrelevant(ConfigReader& c) {
                "output_hidden_states",
                "return_dict",
                "is_decoder",
+               "is_composition",
                "is_encoder_decoder",
                "chunk_size_feed_forward",
                "tie_encoder_decoder",
@@ -152,6 +153,18 @@ void ConfigReader::read_activation(std::string_view key, bool gated_by_default) 
   spec.swiglu = spec.gated_linear_unit;
 }
 
+void ConfigReader::read_normalization(costmodel::Normalization otherwise) {
+  static const std::vector<std::pair<std::string, costmodel::Normalization>> norms = {
+      {"LayerNorm", costmodel::Normalization::kLayerNorm}, {"RMSNorm", costmodel::Normalization::kRmsNorm}};
+  spec.normalization = in.choice("normalization", norms).value_or(otherwise);
+}
+
+void ConfigReader::read_position_embedding(bool learned) {
+  static const std::vector<std::pair<std::string, bool>> positions = {
+      {"learned_absolute", true}, {"rope", false}, {"none", false}};
+  spec.learned_position_embedding = in.choice("position_embedding_type", positions).value_or(learned);
+}
+
 void ConfigReader::read_experts(std::string_view key, std::string_view ffn_key) {
   experts_key = in.spelling(key);
   spec.moe.experts = in.required_integer(key, 1, kMaxExperts);
@@ -219,9 +232,7 @@ void ConfigReader::read_all_experts() {
 }
 
 void ConfigReader::read_common() {
-  static const std::vector<std::pair<std::string, costmodel::Normalization>> norms = {
-      {"LayerNorm", costmodel::Normalization::kLayerNorm}, {"RMSNorm", costmodel::Normalization::kRmsNorm}};
-  spec.normalization = in.choice("normalization", norms).value_or(costmodel::Normalization::kRmsNorm);
+  read_normalization(costmodel::Normalization::kRmsNorm);
   spec.sandwich_norms = in.boolean_or("sandwich_norms", false);
   read_activation("hidden_act", in.boolean_or("gated_linear_unit", true));
   spec.add_bias_linear = in.boolean_or("mlp_bias", false);

@@ -31,6 +31,8 @@ struct ConfigReader {
   // --- Parts of a config.
   void read_gqa(bool qkv_bias, bool qk_layernorm);
   void read_activation(std::string_view key, bool gated_by_default);
+  void read_normalization(costmodel::Normalization otherwise);
+  void read_position_embedding(bool learned);  ///< Without a statement: learned, or rotary or none.
   void read_experts(std::string_view key, std::string_view ffn_key);
   [[nodiscard]] costmodel::MlaSpec read_latent();
   void read_indexer(costmodel::MlaSpec& mla);  ///< Of DeepSeek sparse attention.

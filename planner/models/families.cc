@@ -214,6 +214,25 @@ std::vector<std::string> names_of_key(const std::string& key) {
   return {key};
 }
 
+std::vector<std::string> add_class_defaults(json& config, bool nested) {
+  static const json classes = [] {
+    const std::string* text = family_data::embedded_file("class_defaults");
+    FW_CHECK(text != nullptr, "the defaults of Transformers' classes are not built in");
+    return json::parse(*text).at("families");
+  }();
+  const auto type = config.find("model_type");
+  std::vector<std::string> added;
+  if (type == config.end() || !type->is_string() || !classes.contains(type->get<std::string>())) return added;
+  for (const auto& item : classes.at(type->get<std::string>()).items()) {
+    if (!nested && item.key() != "num_key_value_heads") continue;
+    const auto stated = [&](const std::string& name) { return config.contains(name) && !config.at(name).is_null(); };
+    if (std::ranges::any_of(names_of_key(item.key()), stated)) continue;
+    config[item.key()] = item.value();
+    added.push_back(fmt::format("{} {}", item.key(), item.value().dump()));
+  }
+  return added;
+}
+
 Respelled respelled(config::ObjectReader& in, const Family& family) {
   Respeller respeller(in);
   for (const auto& [object, prefix] : family.nested) respeller.take_out(object, prefix);

@@ -32,6 +32,10 @@ struct Family {
 /// with the same parts.
 [[nodiscard]] Family family_by_keys(const nlohmann::json& config);
 
+/// Adds sizes of which a file of Transformers says nothing because they are those of its class (class_defaults.json):
+/// any to a nested configuration, to a whole file the number of key-value heads. Returns "key value" of each.
+std::vector<std::string> add_class_defaults(nlohmann::json& config, bool nested);
+
 /// A config with our keys: renamed, moved out of nested objects, and completed with the family's values. A list with
 /// equal values for all layers becomes one number where the key takes one.
 struct Respelled {

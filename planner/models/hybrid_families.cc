@@ -60,9 +60,11 @@ std::optional<std::string> listed_pattern(ConfigReader& c, const char* key) {
 }  // namespace
 
 /// Nemotron-H and Nemotron-3. Bridge: squared ReLU without a gate, no position embedding, one physical layer for all
-/// depths of multi-token prediction.
+/// depths of multi-token prediction. A launch of pretrain_mamba.py may state others.
 void read_nemotron_h(ConfigReader& c) {
   c.spec.hybrid = true;
+  c.read_normalization(costmodel::Normalization::kRmsNorm);
+  c.read_position_embedding(/*learned=*/false);
   const auto listed = listed_pattern(c, "layers_block_type");
   const std::string pattern = listed ? *listed : c.in.required_string("hybrid_override_pattern");
   const char* pattern_key = listed ? "layers_block_type" : "hybrid_override_pattern";
@@ -74,7 +76,8 @@ void read_nemotron_h(ConfigReader& c) {
   c.read_gqa(/*qkv_bias=*/false, /*qk_layernorm=*/false);
   if (const auto head_dim = c.in.integer("attention_head_dim", 1, kMaxWidth); head_dim && c.gqa.head_dim == 0)
     c.gqa.head_dim = *head_dim;
-  c.read_activation("mlp_hidden_act", /*gated_by_default=*/false);
+  c.gqa.output_gate = c.in.boolean_or("attn_output_gate", false);
+  c.read_activation("mlp_hidden_act", c.in.boolean_or("gated_linear_unit", false));
   c.spec.add_bias_linear = c.in.boolean_or("use_bias", false);
   costmodel::MambaSpec mamba;
   if (uses('M')) {

@@ -33,12 +33,8 @@ void read_moe(ConfigReader& c) {
 }
 
 void read_trunk_of_megatron(ConfigReader& c) {
-  static const std::vector<std::pair<std::string, Normalization>> norms = {{"LayerNorm", Normalization::kLayerNorm},
-                                                                           {"RMSNorm", Normalization::kRmsNorm}};
-  static const std::vector<std::pair<std::string, bool>> positions = {
-      {"learned_absolute", true}, {"rope", false}, {"none", false}};
-  c.spec.normalization = c.in.choice("normalization", norms).value_or(Normalization::kLayerNorm);
-  c.spec.learned_position_embedding = c.in.choice("position_embedding_type", positions).value_or(true);
+  c.read_normalization(Normalization::kLayerNorm);
+  c.read_position_embedding(/*learned=*/true);
   c.spec.add_bias_linear = c.in.boolean_or("add_bias_linear", true);
   c.spec.gated_linear_unit = c.in.boolean_or("gated_linear_unit", false);
   c.spec.swiglu = c.spec.gated_linear_unit;
@@ -53,13 +49,9 @@ void read_trunk_of_megatron(ConfigReader& c) {
 /// (learned positions, a bias on every linear). With squared ReLU they take those of Nemotron-4 (arXiv:2402.16819:
 /// rotary positions, no biases).
 void read_megatron_gpt(ConfigReader& c) {
-  static const std::vector<std::pair<std::string, Normalization>> norms = {{"LayerNorm", Normalization::kLayerNorm},
-                                                                           {"RMSNorm", Normalization::kRmsNorm}};
-  static const std::vector<std::pair<std::string, bool>> positions = {
-      {"learned_absolute", true}, {"rope", false}, {"none", false}};
   const bool nemotron = c.in.has("hidden_act") && c.in.json()["hidden_act"] == "relu2";
-  c.spec.normalization = c.in.choice("normalization", norms).value_or(Normalization::kLayerNorm);
-  c.spec.learned_position_embedding = c.in.choice("position_embedding_type", positions).value_or(!nemotron);
+  c.read_normalization(Normalization::kLayerNorm);
+  c.read_position_embedding(/*learned=*/!nemotron);
   c.spec.add_bias_linear = c.in.boolean_or("add_bias_linear", !nemotron);
   c.read_gqa(/*qkv_bias=*/c.spec.add_bias_linear, /*qk_layernorm=*/false);
   c.read_activation("hidden_act", c.in.boolean_or("gated_linear_unit", false));

@@ -63,7 +63,9 @@ bool is_of_release(const std::string& part) {
   };
   const bool date =
       digits(0) && part.find('.') == std::string::npos && (part.size() == 4 || part.size() == 6 || part.size() == 8);
-  return date || (part.front() == 'v' && digits(1));
+  const bool context = part.back() == 'k' && part.size() > 1 &&
+                       part.find_first_not_of("0123456789") == part.size() - 1;  // "8k": tokens of its context.
+  return date || context || (part.front() == 'v' && digits(1));
 }
 
 /// `name` without its organisation, then also without each trailing part for which is_of_release() holds. If the name
@@ -155,6 +157,13 @@ void judge_unknown_keys(const json& root, const json& overrides, const Diagnosti
   spec.approximated.emplace_back("keys that are not read");
 }
 
+/// Names what add_class_defaults() added.
+void note_defaults(const std::vector<std::string>& added, ModelSpec& spec) {
+  if (!added.empty())
+    spec.notes.lines.push_back(
+        fmt::format("not in the file, and taken from its class in Transformers: {}", fmt::join(added, ", ")));
+}
+
 /// Reads `root`, which is `document`'s root or a copy of it with the keys of `overrides` replaced.
 ModelSpec read_root(const Document& document, const nlohmann::json& root, const json& overrides,
                     const std::string& name, Diagnostics& diagnostics) {
@@ -165,8 +174,11 @@ ModelSpec read_root(const Document& document, const nlohmann::json& root, const 
   if (!root.is_object()) return spec;
   const std::string place = language_model(root);
   if (place.empty()) {
-    read_config(outer.reporting_to(found), spec, found);
+    json whole = root;
+    const std::vector<std::string> added = add_class_defaults(whole, false);
+    read_config(outer.of(whole).reporting_to(found), spec, found);
     judge_unknown_keys(root, overrides, found, spec, diagnostics);
+    note_defaults(added, spec);
     return spec;
   }
   const json::json_pointer pointer(place);
@@ -174,8 +186,10 @@ ModelSpec read_root(const Document& document, const nlohmann::json& root, const 
   // Keys that Hugging Face states only for the whole model.
   for (const char* key : {"tie_word_embeddings", "model_type"})
     if (!text.contains(key) && root.contains(key)) text[key] = root.at(key);
+  const std::vector<std::string> added = add_class_defaults(text, true);
   read_config({document, text, place, found}, spec, found);
   judge_unknown_keys(root, overrides, found, spec, diagnostics);
+  note_defaults(added, spec);
   std::vector<std::string> others;
   for (const auto& item : root.items())
     if (item.value().is_object() && item.key().ends_with("_config") && item.key() != "text_config" &&

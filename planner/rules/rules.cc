@@ -285,6 +285,44 @@ bool has_fixed_shapes(const TrainingOptions& o) {
          (o.layer.dispatcher == Dispatcher::kAllToAll || o.layer.dispatcher == Dispatcher::kHybridEp);
 }
 
+/// A width of a layer on one rank that is no multiple of `multiple`; 0: there is none.
+std::int64_t uneven_width(const ModelSpec& model, const costmodel::LayerOptions& o, std::int64_t multiple) {
+  std::int64_t found = 0;
+  const auto check = [&](std::int64_t width, std::int64_t ranks) {
+    if (found == 0 && width / ranks % multiple != 0) found = width / ranks;
+  };
+  check(model.hidden_size, 1);
+  if (has_dense_mlp(model)) check(model.ffn_hidden_size, o.tp);
+  check(model.moe.shared_ffn_hidden_size, o.tp);
+  check(model.moe.ffn_hidden_size, o.etp);
+  for (const Mixer& mixer : model.mixers) {
+    if (const auto* gqa = std::get_if<GqaSpec>(&mixer)) {
+      check(gqa->heads * gqa->value_dim(), o.tp);
+      check((gqa->heads + 2 * std::max(gqa->query_groups, o.tp)) * gqa->head_dim, o.tp);
+    } else if (const auto* mla = std::get_if<MlaSpec>(&mixer)) {
+      check(mla->heads * (mla->qk_head_dim + mla->qk_pos_emb_head_dim), o.tp);
+      check(mla->heads * mla->v_head_dim, o.tp);
+      check(mla->kv_lora_rank + mla->qk_pos_emb_head_dim, 1);
+    } else if (const auto* mamba = std::get_if<MambaSpec>(&mixer)) {
+      check(mamba->projection(), o.tp);
+      check(mamba->heads * mamba->head_dim, o.tp);
+    } else if (const auto* gdn = std::get_if<GatedDeltaNetSpec>(&mixer)) {
+      const std::int64_t values = gdn->value_heads * gdn->value_head_dim;
+      check(2 * gdn->key_heads * gdn->key_head_dim + 2 * values + 2 * gdn->value_heads, o.tp);
+      check(values, o.tp);
+    }
+  }
+  return found;
+}
+
+/// What Transformer Engine's products of this precision need the widths of their operands to be multiples of: 16
+/// (Transformer Engine v2.17.1: pytorch/utils.py:617, common/gemm/cublaslt_gemm.cu:161), with a scale for
+/// 32 values 32 (pytorch/csrc/quantizer.cpp:1395, common/transpose/quantize_transpose_vector_blockwise_fp4.cu). 1: any.
+std::int64_t width_multiple(Precision precision) {
+  if (precision == Precision::kMxfp8 || precision == Precision::kNvfp4) return 32;
+  return costmodel::is_quantised(precision) ? 16 : 1;
+}
+
 // ---- Texts of the reasons -----------------------------------------------------------------------------------------
 
 /// The flex dispatchers that a GPU supports: "hybridep", or "none".
@@ -661,14 +699,17 @@ std::vector<Rule> make_rules() {
        FW_REASON("[software.experts/1] with grouped GEMM needs [etp] 1 (it is {}) and excludes [offload.modules] "
                  "expert_fc1 and moe_act",
                  o.layer.etp)},
-      {"foldwise.cutlass_groups", "[software.experts] [software.transformer_impl] [precision]",
+      {"foldwise.cutlass_groups",
+       "[software.experts] [software.transformer_impl] [precision] [etp] --hidden-size --moe-ffn-hidden-size",
        FW_WHEN(
            p.model.has_moe() && o.layer.software.experts == Experts::kCutlass &&
            (!o.layer.software.transformer_engine || o.layer.precision != Precision::kBf16 ||
-            p.hardware.gemm.at(static_cast<std::size_t>(costmodel::MathFormat::kBf16)).one_kernel_memory_share <= 0.0)),
+            p.hardware.gemm.at(static_cast<std::size_t>(costmodel::MathFormat::kBf16)).one_kernel_memory_share <= 0.0 ||
+            token_width(p.model) % 128 != 0 || p.model.moe.ffn_hidden_size / o.layer.etp % 128 != 0)),
        FW_REASON(
-           "software.experts cutlass is Transformer Engine's kernel for BF16 on Hopper; elsewhere it falls back to "
-           "grouped")},
+           "software.experts cutlass is Transformer Engine's kernel for BF16 on Hopper and widths of a multiple of 128 "
+           "(tokens have {} values, an expert {}); elsewhere it falls back to grouped",
+           token_width(p.model), p.model.moe.ffn_hidden_size / o.layer.etp)},
       {"foldwise.fused_experts", "[software.experts/1] [precision]",
        FW_WHEN(p.model.has_moe() && o.layer.software.experts == Experts::kFused &&
                o.layer.precision != Precision::kMxfp8),
@@ -696,7 +737,24 @@ std::vector<Rule> make_rules() {
        FW_REASON("{} does not run on {}; what does: {}", flag_of_name("dispatcher", o), p.hardware.gpu,
                  flex_dispatchers(p.hardware))},
 
+      {"foldwise.hybridep_place", "[dispatcher/1] [ep] [etp]",
+       FW_WHEN(p.model.has_moe() && o.layer.dispatcher == Dispatcher::kHybridEp &&
+               p.hardware.network.ranks_per_domain % domain_ranks(p, o) != 0 && p.num_gpus > exchange_ranks(o)),
+       FW_REASON("HybridEP takes the [ep] {} x [etp] {} ranks of a group for those of one NVLink domain: they must "
+                 "divide its {}",
+                 o.layer.ep, o.layer.etp, p.hardware.network.ranks_per_domain)},
+
       // ---- Overlap of the experts' all-to-all ----
+      {"foldwise.epov_hybrid", "[overlaps.ep_a2a] --hybrid-layer-pattern",
+       FW_WHEN(o.pipeline.overlaps.ep_a2a && p.model.hybrid),
+       FW_REASON("[overlaps.ep_a2a] is of GPT models: the hybrid {} has no schedule plan", p.model.name)},
+      {"foldwise.epov_fp4",
+       "[overlaps.ep_a2a] [precision]",
+       FW_WHEN(o.pipeline.overlaps.ep_a2a && o.layer.precision == Precision::kNvfp4),
+       FW_REASON(
+           "[overlaps.ep_a2a] with [precision] nvfp4 multiplies in BF16: its schedule enters FP8's context alone"),
+       {},
+       in_releases("")},
       {"epov.ep", "[overlaps.ep_a2a] [ep]", FW_WHEN(o.pipeline.overlaps.ep_a2a && o.layer.ep == 1),
        FW_REASON("[overlaps.ep_a2a] needs [ep] above 1")},
       {"epov.vpp", "[overlaps.ep_a2a] [vpp] [pp] [schedule]",
@@ -804,7 +862,27 @@ std::vector<Rule> make_rules() {
        FW_REASON("[offload.num_layers] offloads nothing with [overlaps.ep_a2a], whose schedule runs the layers one by "
                  "one")},
 
+      {"foldwise.recompute_hybrid",
+       "[recompute.granularity] --hybrid-layer-pattern",
+       FW_WHEN(p.model.hybrid && full_recompute(o)),
+       FW_REASON("[recompute.granularity] full of the hybrid {} recomputes nothing before Megatron-Core 0.18",
+                 p.model.name),
+       {},
+       in_releases("", "0.17.1")},
+
       // ---- Offload ----
+      {"foldwise.layer_offload_hybrid",
+       "[offload.num_layers] [offload.type] [offload.modules] --hybrid-layer-pattern",
+       FW_WHEN(p.model.hybrid && layer_offload(o)),
+       FW_REASON("[offload.num_layers] offloads nothing of the hybrid {}", p.model.name),
+       {},
+       in_releases("")},
+      {"foldwise.offload_hybrid",
+       "[offload.modules] --hybrid-layer-pattern",
+       FW_WHEN(p.model.hybrid && fine_grained_offload(o)),
+       FW_REASON("[offload.modules] offloads nothing of the hybrid {} before Megatron-Core 0.18", p.model.name),
+       {},
+       in_releases("", "0.17.1")},
       {"off.modules", "[offload.modules] [software.transformer_impl]",
        FW_WHEN(fine_grained_offload(o) && !o.layer.software.transformer_engine),
        FW_REASON("[offload.type] needs [software.transformer_impl] transformer_engine")},
@@ -887,6 +965,27 @@ std::vector<Rule> make_rules() {
       // ---- Precision ----
       {"foldwise.precision_gpu", "[precision] [precision/4]", FW_WHEN(!p.hardware.supports(o.layer.precision)),
        FW_REASON("{} has no support for {}", p.hardware.gpu, flag_of_name("precision", o))},
+      {"foldwise.local_layers",
+       "[software.transformer_impl] [cp] [precision] [sequence_parallel] [tp] --normalization",
+       FW_WHEN(!o.layer.software.transformer_engine &&
+               (o.layer.cp > 1 || costmodel::is_quantised(o.layer.precision) ||
+                (o.layer.splits_sequence() && p.model.normalization == costmodel::Normalization::kRmsNorm))),
+       FW_REASON(
+           "[software.transformer_impl] local has no [cp] above 1, no products in FP8 or FP4, and no RMSNorm with "
+           "[sequence_parallel]"),
+       {},
+       in_releases("")},
+      {"foldwise.quantised_widths", "[precision] [tp] [etp] --hidden-size --ffn-hidden-size --moe-ffn-hidden-size",
+       FW_WHEN(uneven_width(p.model, o.layer, width_multiple(o.layer.precision)) != 0),
+       FW_REASON("products in {} need widths of a multiple of {}; with [tp] {} and [etp] {} a rank has one of {}",
+                 flag_of_name("precision", o), width_multiple(o.layer.precision), o.layer.tp, o.layer.etp,
+                 uneven_width(p.model, o.layer, width_multiple(o.layer.precision)))},
+      {"foldwise.fp4_hybrid",
+       "[precision] --hybrid-layer-pattern",
+       FW_WHEN(p.model.hybrid && o.layer.precision == Precision::kNvfp4),
+       FW_REASON("[precision] nvfp4 of the hybrid {} multiplies in BF16 before Megatron-Core 0.17", p.model.name),
+       {},
+       in_releases("", "0.16.1")},
       {"q.param_gather",
        "[optimizer.fp8_param_gather] [sharding] [sharding/1] [optimizer.fp4_param_gather] [precision]",
        FW_WHEN(o.step.optimizer.low_precision_param_gather &&
@@ -896,10 +995,8 @@ std::vector<Rule> make_rules() {
                  flag_of_name("precision", o))},
 
       // ---- Data parallel and optimizer ----
-      {"dp.opg", "[overlaps.dp_param] [overlaps.dp_grad] [sharding] [optimizer.name]",
-       FW_WHEN(o.step.overlaps.dp_param &&
-               (!o.step.overlaps.dp_grad ||
-                (o.step.sharding == Sharding::kDdp && o.step.optimizer.kind != OptimizerKind::kMuon))),
+      {"dp.opg", "[overlaps.dp_param] [overlaps.dp_grad] [sharding]",
+       FW_WHEN(o.step.overlaps.dp_param && (!o.step.overlaps.dp_grad || o.step.sharding == Sharding::kDdp)),
        FW_REASON("[overlaps.dp_param] needs [overlaps.dp_grad] and [sharding] or [sharding/1]")},
       {"dp.opg_step", "[overlaps.param_gather_with_optimizer_step] [sharding] [overlaps.dp_param] [vpp]",
        FW_WHEN(
@@ -951,13 +1048,18 @@ std::vector<Rule> make_rules() {
        {},
        in_releases("", "0.16.1")},
       {"dp.muon_release",
-       "[optimizer.name] [overlaps.dp_grad] [overlaps.dp_param] [sharding]",
-       FW_WHEN(o.step.optimizer.kind == OptimizerKind::kMuon &&
-               (o.step.overlaps.dp_grad || o.step.overlaps.dp_param || o.step.sharding != Sharding::kDdp)),
-       FW_REASON("[optimizer.name] muon excludes [overlaps.dp_grad], [overlaps.dp_param] and [sharding] before "
-                 "Megatron-Core 0.18"),
+       "[optimizer.name] [overlaps.dp_grad] [overlaps.dp_param]",
+       FW_WHEN(o.step.optimizer.kind == OptimizerKind::kMuon && (o.step.overlaps.dp_grad || o.step.overlaps.dp_param)),
+       FW_REASON("[optimizer.name] muon excludes [overlaps.dp_grad] and [overlaps.dp_param] in Megatron-Core 0.16"),
        {},
-       in_releases("", "0.17.1")},
+       in_releases("", "0.16.1")},
+      {"dp.muon_ddp",
+       "[optimizer.name] [overlaps.dp_grad] [sharding]",
+       FW_WHEN(o.step.optimizer.kind == OptimizerKind::kMuon && o.step.overlaps.dp_grad &&
+               o.step.sharding == Sharding::kDdp),
+       FW_REASON("[optimizer.name] muon excludes [overlaps.dp_grad] without [sharding] in Megatron-Core 0.17"),
+       {},
+       in_releases("0.17.1", "0.17.1")},
       {"dp.opg_step_mxfp8",
        "[overlaps.param_gather_with_optimizer_step] [optimizer.reuse_grad_buffer] [optimizer.fp8_param_gather] "
        "[precision]",
@@ -966,6 +1068,18 @@ std::vector<Rule> make_rules() {
        FW_REASON("[overlaps.param_gather_with_optimizer_step] excludes [optimizer.reuse_grad_buffer]"),
        {},
        in_releases("")},
+      {"foldwise.opg_step_experts",
+       "[overlaps.param_gather_with_optimizer_step] [tp] [cp] [pp] [ep] [etp]",
+       FW_WHEN(o.step.overlaps.param_gather_with_optimizer_step && p.model.has_moe() && o.layout().edp() > 1),
+       FW_REASON("[overlaps.param_gather_with_optimizer_step] gathers the experts of the first chunk before their "
+                 "optimizer's step: {} ranks that have the same ones train on stale copies",
+                 o.layout().edp()),
+       {},
+       in_releases("")},
+      {"foldwise.fsdp_fp4", "[sharding/1] [optimizer.fp4_param_gather] [optimizer.fp8_param_gather] [precision]",
+       FW_WHEN(is_fsdp(o.step.sharding) && o.step.optimizer.low_precision_param_gather &&
+               o.layer.precision == Precision::kNvfp4),
+       FW_REASON("[sharding/1] has no buffers for weights in FP4 ([optimizer.fp4_param_gather])")},
       {"foldwise.fsdp_group_experts",
        "[sharding/1] [fsdp_group] [tp] [cp] [pp] [ep] [software.cross_entropy]",
        FW_WHEN(o.megatron_fsdp() && hybrid_fsdp(o) && o.layer.ep > 1),
@@ -1002,7 +1116,37 @@ std::vector<Rule> make_rules() {
                  "FP8 with one scale a tensor, and MXFP8",
                  name_of(o.layer.precision))},
 
+      {"foldwise.tpovl_mla",
+       "[overlaps.tp] --multi-latent-attention",
+       FW_WHEN(o.layer.overlaps.tp && p.model.find<MlaSpec>() != nullptr),
+       FW_REASON("[overlaps.tp] is switched off by multi-latent attention, whose projections have no user buffers"),
+       {},
+       in_releases("")},
+
       // ---- CUDA graphs ----
+      {"foldwise.yarn_graphs",
+       "[cuda_graph.impl] [cuda_graph.scope] --position-embedding-type",
+       FW_WHEN(p.model.scaled_rope && o.layer.cuda_graph.impl == GraphImpl::kTransformerEngine &&
+               (o.layer.cuda_graph.modules.empty() || captures(o, GraphModule::kAttn))),
+       FW_REASON("[cuda_graph.impl] transformer_engine captures attention without positions where they are YaRN's and "
+                 "attention is not latent"),
+       {},
+       in_releases("0.19.0")},
+      {"foldwise.graph_opg_step",
+       "[cuda_graph.impl] [overlaps.param_gather_with_optimizer_step]",
+       FW_WHEN(o.layer.cuda_graph.impl == GraphImpl::kFullIteration &&
+               o.step.overlaps.param_gather_with_optimizer_step),
+       FW_REASON("[cuda_graph.impl] full_iteration would wait in the graph for a gather that starts outside of it "
+                 "([overlaps.param_gather_with_optimizer_step])"),
+       {},
+       in_releases("")},
+      {"foldwise.graph_fp16",
+       "[cuda_graph.impl] [precision]",
+       FW_WHEN(o.layer.cuda_graph.impl == GraphImpl::kFullIteration && o.layer.precision == Precision::kFp16),
+       FW_REASON(
+           "[cuda_graph.impl] full_iteration keeps the loss scale of its capture, which [precision] fp16 changes"),
+       {},
+       in_releases("")},
       {"cg.full_mods", "[cuda_graph.impl] [cuda_graph.scope]",
        FW_WHEN(o.layer.cuda_graph.impl == GraphImpl::kFullIteration && !o.layer.cuda_graph.modules.empty()),
        FW_REASON("[cuda_graph.impl] full_iteration takes no [cuda_graph.scope]")},

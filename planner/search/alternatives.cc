@@ -491,6 +491,7 @@ void find_alternatives(const PlanProblem& problem, PlanResult& result,
     if (better.empty() || result.proven) break;
     std::ranges::move(changed(problem, starts, problem.effort / p.changes_share, costs).plans,
                       std::back_inserter(better));
+    if (!keep_with_room(problem, first, better)) break;
     take(std::move(better), problem.top, result);
   }
   result.alternatives = alternatives(problem, result.plans.front(), known, asked);

@@ -100,6 +100,14 @@ bool reserves_too_much(const PlanProblem& problem, Plan& plan) {
   return true;
 }
 
+bool keep_with_room(const PlanProblem& problem, const Plan& first, std::vector<Plan>& plans) {
+  Plan replayed = first;
+  const bool pressed = reserves_too_much(problem, replayed);
+  std::erase_if(plans,
+                [&](Plan& plan) { return reserves_too_much(problem, plan) && !(pressed && plan.prediction.fits); });
+  return !plans.empty();
+}
+
 PlanResult search_with_reserve(const PlanProblem& problem, const std::vector<Solution>& known,
                                const SearchOnce& search) {
   const SearchParameters& p = problem.parameters;

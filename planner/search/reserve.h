@@ -13,6 +13,10 @@ namespace foldwise::planner {
 /// the plan runs on the whole device.
 [[nodiscard]] bool reserves_too_much(const PlanProblem& problem, Plan& plan);
 
+/// Removes the plans that torch has no room for; where it has none for `first` either, those that do not run. Returns
+/// whether any is left.
+[[nodiscard]] bool keep_with_room(const PlanProblem& problem, const Plan& first, std::vector<Plan>& plans);
+
 /// One search of a problem. `known`: candidates that fit, to start from.
 using SearchOnce = std::function<PlanResult(const PlanProblem& problem, const std::vector<Solution>& known)>;
 
