@@ -297,7 +297,8 @@ TEST(CommandLines, StartNoProcess) {
   using namespace std::string_literals;
   EXPECT_EQ(value_of(read("python3\0-u\0x.py\0--num-layers\0007\0"s, none), "--num-layers"), "7");
   EXPECT_THAT(message_of("#!/usr/bin/env python3\nimport os\n", none), testing::HasSubstr("is a Python program"));
-  EXPECT_THAT(message_of("#!/bin/bash\n" + training_start, none), testing::HasSubstr("is a script"));
+  EXPECT_EQ(message_of("#!/bin/bash\n" + training_start, none), "");
+  EXPECT_THAT(message_of("#!/bin/bash\nset -e\n" + training_start, none), testing::HasSubstr("is a script"));
   EXPECT_THAT(message_of(training_start + "\n  --bf16\n", none), testing::HasSubstr("is a script"));
   EXPECT_THAT(message_of("TP=2\n" + training_start + "--tensor-model-parallel-size $TP", none),
               testing::AllOf(testing::HasSubstr("is a script, which bash evaluates in a sandbox"),

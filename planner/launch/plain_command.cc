@@ -134,7 +134,7 @@ std::optional<Started> words_of_process(const std::string& text) {
 
 std::optional<Started> plain_command(const std::string& text, const std::string& file) {
   if (text.find('\0') != std::string::npos) return words_of_process(text);
-  if (text.starts_with("#!") || text.find("\n#SBATCH") != std::string::npos) return std::nullopt;
+  if (text.find("\n#SBATCH") != std::string::npos) return std::nullopt;
   Lines parsed = lines_of(text);
   std::vector<Words>& lines = parsed.lines;
   // The text has one word per line.
@@ -168,9 +168,9 @@ std::optional<Started> plain_command(const std::string& text, const std::string&
   const auto program = std::ranges::find_if_not(line, is_assignment);
   if (parsed.shell || !is_python(*program)) return std::nullopt;
   // Only in a text that is no script a line of arguments continues the command above it.
-  if (lines.size() > 1 && (is_script_name(file) || !std::all_of(lines.begin() + 1, lines.end(), [](const Words& other) {
-                             return is_flag(other.front());
-                           })))
+  const bool script = text.starts_with("#!") || is_script_name(file);
+  if (lines.size() > 1 && (script || !std::all_of(lines.begin() + 1, lines.end(),
+                                                  [](const Words& other) { return is_flag(other.front()); })))
     return std::nullopt;
   for (auto word = line.begin(); word != program; ++word) take(*word, command.environment);
   line.erase(line.begin(), program);
