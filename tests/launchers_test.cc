@@ -19,15 +19,17 @@ class Launchers : public script_test::Scripts {};
 // Have the steps of a job, Open MPI's and Hydra's options, wrappers and variables the number of ranks that they start,
 // each with its own meaning of -n and -N?
 TEST_F(Launchers, CountRanksAsLaunchersDo) {
-  const std::string job = "#!/bin/bash\n#SBATCH --nodes=4\n#SBATCH --ntasks-per-node=8\n";
   const std::string run = " python x.py --num-layers 7\n";
+  const auto job = [&](const char* launcher) {
+    return fmt::format("#!/bin/bash\n#SBATCH --nodes=4\n#SBATCH --ntasks-per-node=8\n{}{}", launcher, run);
+  };
   for (const auto& [text, ranks] : std::map<std::string, int>{
-           {job + "mpirun -np 32 -N 8" + run, 32},
-           {job + "mpirun -np 16" + run, 16},
-           {job + "srun -N2 -n16" + run, 16},
-           {job + "srun -N 2" + run, 16},
-           {job + "srun numactl -N 1 -m 1" + run, 32},
-           {job + "srun" + run + "#SBATCH --nodes=16\n", 32},
+           {job("mpirun -np 32 -N 8"), 32},
+           {job("mpirun -np 16"), 16},
+           {job("srun -N2 -n16"), 16},
+           {job("srun -N 2"), 16},
+           {job("srun numactl -N 1 -m 1"), 32},
+           {job("srun") + "#SBATCH --nodes=16\n", 32},
            {"#!/bin/bash\n#SBATCH -N4\n#SBATCH --gres=gpu:8,tmpdisk:100\nsrun torchrun --nnodes $SLURM_NNODES "
             "--nproc-per-node $SLURM_GPUS_ON_NODE x.py --num-layers 7",
             32},
