@@ -123,7 +123,7 @@ std::optional<Started> words_of_process(const std::string& text) {
   Words words;
   std::istringstream in(text);
   for (std::string word; std::getline(in, word, '\0');) words.push_back(std::move(word));
-  while (!words.empty() && words.back().find_first_not_of("\n") == std::string::npos) words.pop_back();
+  while (!words.empty() && words.back().find_first_not_of('\n') == std::string::npos) words.pop_back();
   const auto program = std::ranges::find_if(words, is_python);
   if (program != words.end()) words.erase(words.begin(), program);
   return words.empty() ? std::nullopt
