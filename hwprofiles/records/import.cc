@@ -246,8 +246,7 @@ Records import_text(const std::string& text, const std::string& name, const Impo
   refuse_import(
       name, 0,
       "expected the output of nccl-tests (text or JSON), a PyTorch profiler trace (an object with traceEvents) or the "
-      "reduced "
-      "tables of aiconfigurator");
+      "reduced tables of aiconfigurator");
 }
 
 Records import_records(const std::string& path, const ImportOptions& options) {

@@ -53,18 +53,6 @@ std::string program_of(const Started& started) {
   return word.ends_with(".py") ? base_of(word) : "";
 }
 
-/// The value of an option before the word `end`, where it is given last.
-std::optional<std::string> option_of(const std::vector<std::string>& words, std::size_t end,
-                                     const std::vector<std::string>& names) {
-  std::optional<std::string> value;
-  for (std::size_t i = 0; i < end; ++i)
-    for (const std::string& name : names) {
-      if (words[i] == name && i + 1 < end) value = words[i + 1];
-      if (words[i].starts_with(name + "=")) value = words[i].substr(name.size() + 1);
-    }
-  return value;
-}
-
 /// Lines of flags that occur once in the text. Words of an array or a variable are not where the command is.
 std::map<std::string, int> flag_lines(const std::string& text) {
   std::map<std::string, int> lines;
@@ -129,7 +117,9 @@ std::vector<Argument> arguments_of(const Started& started, const std::map<std::s
 /// The variables of {"env_vars": {...}} in ray's --runtime-env-json.
 std::map<std::string, std::string> runtime_environment(const Started& started) {
   std::map<std::string, std::string> environment;
-  const auto text = option_of(started.words, started.around, {"--runtime-env-json"});
+  const std::vector<std::string> around(started.words.begin(),
+                                        started.words.begin() + static_cast<std::ptrdiff_t>(started.around));
+  const auto text = last_option(around, {"--runtime-env-json"});
   const json parsed = text ? json::parse(*text, nullptr, false) : json();
   if (!parsed.is_object() || !parsed.contains("env_vars") || !parsed.at("env_vars").is_object()) return environment;
   for (const auto& [name, value] : parsed.at("env_vars").items())

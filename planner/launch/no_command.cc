@@ -21,8 +21,7 @@ std::string told(const NoCommand& line, const std::string& file) {
   std::string where = line.file == base_of(file) ? "" : line.file.empty() ? "a text that it runs, " : line.file + ", ";
   return fmt::format(
       "{}line {}: \"{}\" is no command (bash: command not found), and its line is not read: the backslash that "
-      "continues "
-      "the line above is missing, or a blank or a comment follows it",
+      "continues the line above is missing, or a blank or a comment follows it",
       where, line.line, line.word.substr(0, 80));
 }
 

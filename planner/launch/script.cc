@@ -63,8 +63,10 @@ class Evaluation {
     ScriptStarts found{.starts = starts_in(result_), .notes = {}, .outgrown = {}};
     if (!unset_.empty()) found = without_unset(found);
     if (found.starts.empty()) no_start(diagnostics);
-    for (const NoCommand& line : no_commands(result_)) found.notes.push_back(told(line, question_.file));
-    if (!found.notes.empty() && !no_commands(result_).empty()) found.outgrown = found.notes.back();
+    for (const NoCommand& line : no_commands(result_)) {
+      found.outgrown = told(line, question_.file);
+      found.notes.push_back(found.outgrown);
+    }
     if (const auto array = job_array(request_.around);
         array && array->tasks > 1 && !question_.variables.contains("SLURM_ARRAY_TASK_ID"))
       found.notes.push_back(

@@ -285,8 +285,19 @@ bool has_fixed_shapes(const TrainingOptions& o) {
          (o.layer.dispatcher == Dispatcher::kAllToAll || o.layer.dispatcher == Dispatcher::kHybridEp);
 }
 
-/// A width of a layer on one rank that is no multiple of `multiple`; 0: there is none.
-std::int64_t uneven_width(const ModelSpec& model, const costmodel::LayerOptions& o, std::int64_t multiple) {
+/// Transformer Engine's products of this precision take operands whose widths are multiples of this: of 16
+/// (Transformer Engine v2.17.1 pytorch/utils.py:617, common/gemm/cublaslt_gemm.cu:161), and where 32 values share a
+/// scale of 32 (pytorch/csrc/quantizer.cpp:1395, common/transpose/quantize_transpose_vector_blockwise_fp4.cu). 1: any
+/// width.
+std::int64_t width_multiple(Precision precision) {
+  if (precision == Precision::kMxfp8 || precision == Precision::kNvfp4) return 32;
+  return costmodel::is_quantised(precision) ? 16 : 1;
+}
+
+/// A width of a layer on one rank that is no multiple of width_multiple(); 0: there is none.
+std::int64_t uneven_width(const ModelSpec& model, const costmodel::LayerOptions& o) {
+  const std::int64_t multiple = width_multiple(o.precision);
+  if (multiple == 1) return 0;
   std::int64_t found = 0;
   const auto check = [&](std::int64_t width, std::int64_t ranks) {
     if (found == 0 && width / ranks % multiple != 0) found = width / ranks;
@@ -313,14 +324,6 @@ std::int64_t uneven_width(const ModelSpec& model, const costmodel::LayerOptions&
     }
   }
   return found;
-}
-
-/// What Transformer Engine's products of this precision need the widths of their operands to be multiples of: 16
-/// (Transformer Engine v2.17.1: pytorch/utils.py:617, common/gemm/cublaslt_gemm.cu:161), with a scale for
-/// 32 values 32 (pytorch/csrc/quantizer.cpp:1395, common/transpose/quantize_transpose_vector_blockwise_fp4.cu). 1: any.
-std::int64_t width_multiple(Precision precision) {
-  if (precision == Precision::kMxfp8 || precision == Precision::kNvfp4) return 32;
-  return costmodel::is_quantised(precision) ? 16 : 1;
 }
 
 // ---- Texts of the reasons -----------------------------------------------------------------------------------------
@@ -976,10 +979,10 @@ std::vector<Rule> make_rules() {
        {},
        in_releases("")},
       {"foldwise.quantised_widths", "[precision] [tp] [etp] --hidden-size --ffn-hidden-size --moe-ffn-hidden-size",
-       FW_WHEN(uneven_width(p.model, o.layer, width_multiple(o.layer.precision)) != 0),
+       FW_WHEN(uneven_width(p.model, o.layer) != 0),
        FW_REASON("products in {} need widths of a multiple of {}; with [tp] {} and [etp] {} a rank has one of {}",
                  flag_of_name("precision", o), width_multiple(o.layer.precision), o.layer.tp, o.layer.etp,
-                 uneven_width(p.model, o.layer, width_multiple(o.layer.precision)))},
+                 uneven_width(p.model, o.layer))},
       {"foldwise.fp4_hybrid",
        "[precision] --hybrid-layer-pattern",
        FW_WHEN(p.model.hybrid && o.layer.precision == Precision::kNvfp4),

@@ -101,10 +101,10 @@ bool reserves_too_much(const PlanProblem& problem, Plan& plan) {
 }
 
 bool keep_with_room(const PlanProblem& problem, const Plan& first, std::vector<Plan>& plans) {
-  Plan replayed = first;
-  const bool pressed = reserves_too_much(problem, replayed);
-  std::erase_if(plans,
-                [&](Plan& plan) { return reserves_too_much(problem, plan) && !(pressed && plan.prediction.fits); });
+  std::erase_if(plans, [&](Plan& plan) {
+    Plan replayed = first;  // Replayed only where that decides.
+    return reserves_too_much(problem, plan) && !(plan.prediction.fits && reserves_too_much(problem, replayed));
+  });
   return !plans.empty();
 }
 
