@@ -794,7 +794,8 @@ TEST(Fsdp, ScalesAndAddsGradients) {
   EXPECT_EQ(moved(), (std::vector<double>{4.0 * 65e6, 6.0 * 1e6}));
 }
 
-// Transformer Engine's FP8 copies of bf16 weights are not sharded: two layouts of a byte on Hopper.
+// Transformer Engine's FP8 copies of bf16 weights are not sharded: two layouts of a byte on Hopper. Of FP8 parameters
+// one layout is sharded, and the other one whole until it is dropped.
 TEST(StaticMemory, FsdpShardsNoLowPrecisionCopies) {
   TrainingOptions o = published();
   o.layer.precision = Precision::kFp8Current;
@@ -803,7 +804,9 @@ TEST(StaticMemory, FsdpShardsNoLowPrecisionCopies) {
   const Hardware h100 = hwprofiles::load_profile("h100-sxm-80gb").hardware;
   EXPECT_DOUBLE_EQ(static_bytes({deepseek(), o, h100}, count).parameters.to<double>(), 2e6 + 128e6);
   o.step.optimizer.low_precision_param_gather = true;
-  EXPECT_DOUBLE_EQ(static_bytes({deepseek(), o, h100}, count).parameters.to<double>(), 2e6);
+  EXPECT_DOUBLE_EQ(static_bytes({deepseek(), o, h100}, count).parameters.to<double>(), 1e6);
+  EXPECT_DOUBLE_EQ(static_bytes({deepseek(), o, h100}, count).setup_transposes.to<double>(), 64e6);
+  EXPECT_EQ(static_bytes({deepseek(), o, gb200()}, count).setup_transposes, Bytes{});  // One layout is enough.
 }
 
 // MXFP8 parameters have two layouts of 1 + 1/32 bytes, and a bf16 buffer of their own only on request.

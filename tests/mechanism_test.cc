@@ -273,6 +273,43 @@ TEST(FsdpBuffers, GatherHalfABillionElementsOrAUnitAhead) {
   EXPECT_DOUBLE_EQ(memory(4e9, 8).outside, 0.2);
 }
 
+// What is gathered beside the head, in the last layer's backward, and between steps? By hand, for layers of 0.2 billion
+// elements. Until 0.17.1 the head gathers the first three ahead, in vain, and the last layer those ahead of it that are
+// not among them. Since 0.18.2 the head gathers none. The end of a step gathers the tables, and layers if the head has
+// less than half a billion elements.
+TEST(FsdpBuffers, BesideTheHeadAreThoseOfTheRelease) {
+  TrainingOptions o = usual_options();
+  o.step.sharding = costmodel::Sharding::kFsdp;
+  o.step.dp = 2;
+  o.layer.grad_reduce_in_fp32 = false;
+  const costmodel::ParameterCount layer{.dense = 0.2e9};
+  const Bytes high{10e9};  // More than all buffers.
+  const auto memory = [&](std::int64_t units, bool ahead, double elements = 0.5e9) {
+    o.step.fsdp_head_gathers_ahead = ahead;
+    const costmodel::ParameterCount table{.dense = elements};
+    const std::vector<costmodel::ChunkPart> parts = {
+        {.memory = {}, .parameters = &table, .times = 1},
+        {.memory = {}, .parameters = &layer, .times = units - 1, .layer = true},
+        {.memory = {.backward_high = high}, .parameters = &layer, .times = 1, .layer = true},
+        {.memory = {.forward_high = high}, .parameters = &table, .times = 1}};
+    return costmodel::fsdp_memory(o, parts);
+  };
+  const auto beside_head = [&](bool ahead) { return (memory(40, ahead).memory.forward_high - high).to<double>(); };
+  EXPECT_DOUBLE_EQ(beside_head(true), 2.0 * 0.6e9);
+  EXPECT_DOUBLE_EQ(beside_head(false), 0.0);
+  const auto in_last_layer = [&](std::int64_t units, bool ahead) {
+    const double gradients = 2.0 * (0.5e9 + 0.2e9);  // The head's wait for their reduction.
+    return (memory(units, ahead).memory.backward_high - high).to<double>() - gradients;
+  };
+  EXPECT_DOUBLE_EQ(in_last_layer(40, true), 2.0 * 0.8e9);
+  EXPECT_DOUBLE_EQ(in_last_layer(5, true), 2.0 * 0.4e9);
+  EXPECT_DOUBLE_EQ(in_last_layer(4, true), 2.0 * 0.2e9);
+  EXPECT_DOUBLE_EQ(in_last_layer(3, true), 2.0 * 0.6e9);  // All of them stay.
+  EXPECT_DOUBLE_EQ(in_last_layer(4, false), 2.0 * 0.8e9);
+  EXPECT_DOUBLE_EQ(memory(40, false).between_steps.to<double>(), 2.0 * 1e9);
+  EXPECT_DOUBLE_EQ(memory(40, false, 0.2e9).between_steps.to<double>(), 2.0 * (0.4e9 + 0.4e9));
+}
+
 // Buffers hold what is transferred: one byte of an FP8 parameter, and nothing for experts on a single rank.
 TEST(FsdpBuffers, HoldWhatIsShared) {
   TrainingOptions o = usual_options();

@@ -195,8 +195,9 @@ TEST(ReservedMemory, OfPublishedCapturesWithEpOverlapIsThere) {
   EXPECT_GE(captures, 25);
 }
 
-// FSDP on four GPUs. FP8 copies, FP8 parameters and experts on a single rank were found in these runs. The remaining
-// error is the gradient of a layer or of a table in the buffers (docs/memory.md#fsdp-buffers).
+// FSDP on four GPUs. FP8 copies, FP8 parameters, experts on a single rank and what the last layer gathers were found in
+// these runs. Gradients that come tensor by tensor, experts' and those of `optim_grads`, are a layer early here
+// (docs/memory.md#fsdp-buffers).
 TEST(MeasuredMemory, OfFsdpIsReached) {
   const RunList list = load_runs(std::string(FW_ACCURACY_DIR) + "/hosts/h100x4_fsdp.json");
   int runs = 0;
@@ -206,8 +207,11 @@ TEST(MeasuredMemory, OfFsdpIsReached) {
         costmodel::predict(costmodel::compose_step(run.model, run.options, run.hardware));
     for (const double peak : run.measured.peak_memory_gib_per_rank) {
       const double error = error_pct(prediction.memory.at(0).allocated(), peak);
-      if (shards_gradients(run.options.step.sharding))
-        EXPECT_NEAR(error, -0.2, 3.1) << run.id;
+      if (run.options.step.sharding == costmodel::Sharding::kFsdpOptimGrads ||
+          (run.options.step.sharding == costmodel::Sharding::kFsdp && run.model.has_moe()))
+        EXPECT_NEAR(error, 1.7, 1.2) << run.id;
+      else if (shards_gradients(run.options.step.sharding))
+        EXPECT_NEAR(error, 0.0, 0.45) << run.id;
       else
         EXPECT_NEAR(error, 0.0, 0.25) << run.id;
     }
@@ -390,6 +394,32 @@ TEST(ReservedMemory, OfSharedExpertsIsOfTheirLayersStreams) {
   EXPECT_NEAR(reserved(true, true), *run.measured.peak_reserved_gib, 0.025 * *run.measured.peak_reserved_gib);
   EXPECT_LT(reserved(true, false), 0.96 * *run.measured.peak_reserved_gib);
   EXPECT_EQ(reserved(false, true), reserved(false, false));
+}
+
+// Does memory of Megatron-FSDP come out in releases that changed it, after set-up, between steps and at the peak? GiB
+// of rank 0 of three plans on four H200 (2026-11-30): 0.16.1 with BF16; 0.19.0 with BF16, whose head gathers no layers;
+// and 0.19.0 with FP8 parameters, whose transposes are whole after set-up and then only the running layer's.
+TEST(MeasuredMemory, OfFsdpIsThatOfTheRelease) {
+  struct Measured {
+    std::string run;
+    double after_setup, between_steps, peak;
+  };
+  const std::vector<Measured> measured = {{"h200x4-started-c8", 10.083, 28.659, 119.477},
+                                          {"h200x4-started-c9", 15.258, 42.080, 83.937},
+                                          {"h200x4-started-c5", 36.744, 70.772, 116.060}};
+  const RunList list = load_runs(std::string(FW_ACCURACY_DIR) + "/hosts/h200_started.json");
+  for (const Measured& m : measured) {
+    const planner::Run& run = *std::ranges::find(list.runs, m.run, &planner::Run::id);
+    const costmodel::StageMemory memory = costmodel::predict(run.model, run.options, run.hardware).memory.front();
+    constexpr double kGib = 0.03;
+    EXPECT_NEAR(in_gib(memory.allocated_after_setup), m.after_setup, kGib) << m.run;
+    EXPECT_NEAR(in_gib(memory.allocated_between_steps), m.between_steps, kGib) << m.run;
+    EXPECT_NEAR(in_gib(memory.allocated()), m.peak, kGib) << m.run;
+    for (const Release& release : releases())
+      EXPECT_EQ(silent_in(release, run, "software.fsdp_head_gathers_ahead").step.fsdp_head_gathers_ahead,
+                in_releases("", "0.17.1").has(release))
+          << release.name;
+  }
 }
 
 // Does a published run that peaks in the optimizer step come out? These hold what rests between steps beside the fp32

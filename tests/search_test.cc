@@ -404,9 +404,10 @@ TEST(Search, FindsTheFastestOfAllCandidates) {
 }
 
 // Are the plans of least memory within the step time within a percent of the device of the least that any candidate has
-// that is as fast, whether the step time is given or follows from the fastest?
+// that is as fast, whether the step time is given or follows from the fastest? Not compared are those of whose narrower
+// searches one is not proven: in less memory the replay of PyTorch's allocator refuses plans that fit by their peak.
 TEST(Search, FindsThePlansOfLeastMemoryWithinAStepTime) {
-  int found = 0, less = 0;
+  int found = 0, less = 0, compared = 0;
   for (unsigned seed = 0; seed < 40; seed += FW_EVERY) {
     SCOPED_TRACE(seed);
     PlanProblem problem = small_problem(seed);
@@ -436,7 +437,10 @@ TEST(Search, FindsThePlansOfLeastMemoryWithinAStepTime) {
       EXPECT_LE(seconds(plan), limit);
       smallest = std::min(smallest, plan.prediction.peak_memory);
     }
-    EXPECT_LE(smallest, least + 0.0101 * problem.hardware.hbm_capacity);
+    if (std::ranges::all_of(answer.tried, [](const Tried& t) { return t.within || t.proven; })) {
+      EXPECT_LE(smallest, least + 0.0101 * problem.hardware.hbm_capacity);
+      ++compared;
+    }
     less += smallest < 0.98 * answer.tried.front().peak_memory ? 1 : 0;
     // The same limit, in seconds.
     const Answered given = least_memory(problem, answer.limit, 0.0);
@@ -445,6 +449,7 @@ TEST(Search, FindsThePlansOfLeastMemoryWithinAStepTime) {
     EXPECT_TRUE(least_memory(problem, Seconds{0.5 * fastest}, 0.0).result.plans.empty());
   }
   EXPECT_GE(found, 15 / FW_EVERY);
+  EXPECT_GE(compared, 20 / FW_EVERY);
   EXPECT_GE(less, 5 / FW_EVERY);
 }
 

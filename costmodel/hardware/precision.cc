@@ -74,6 +74,11 @@ double PrecisionRecipe::weight_bytes(bool low_precision_primary, const Hardware&
   return (low_precision_primary ? 0.0 : kBf16Bytes) + layouts(hardware) * copy;
 }
 
+double PrecisionRecipe::transpose_bytes(const Hardware& hardware) const {
+  if (!low_precision()) return 0.0;
+  return (layouts(hardware) - 1) * (format_bytes(format(GemmPhase::kForward)).value + weight_scales);
+}
+
 int PrecisionRecipe::layouts(const Hardware& hardware) const { return one_scale ? hardware.traits.fp8_layouts : 2; }
 
 }  // namespace foldwise::costmodel

@@ -56,6 +56,8 @@ struct PrecisionRecipe {
   [[nodiscard]] double gathered_bytes(bool low_precision_primaries) const;
   /// Bytes per element of a quantised weight with its copies, beside a BF16 primary or instead of one.
   [[nodiscard]] double weight_bytes(bool low_precision_primary, const Hardware& hardware) const;
+  /// The part of it that is the weight's second layout, its transpose, where the hardware needs one.
+  [[nodiscard]] double transpose_bytes(const Hardware& hardware) const;
   /// Number of layouts of a quantised tensor that the hardware needs.
   [[nodiscard]] int layouts(const Hardware& hardware) const;
 };

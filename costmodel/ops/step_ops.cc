@@ -53,6 +53,13 @@ double fsdp_gathered_bytes(const TrainingOptions& o, double parameters, double q
   return 2.0 * parameters - (2.0 - recipe.gathered_bytes(o.step.optimizer.low_precision_param_gather)) * quantised;
 }
 
+double dropped_transpose_bytes(const TrainingOptions& o, const Hardware& hardware) {
+  const PrecisionRecipe& recipe = precision_recipe(o.layer.precision);
+  const bool drops =
+      o.megatron_fsdp() && o.step.sharding == Sharding::kFsdp && low_precision_primaries(o) && recipe.gathers_primaries;
+  return drops ? recipe.transpose_bytes(hardware) : 0.0;
+}
+
 Shards optimizer_shards(const TrainingOptions& o) {
   if (is_fsdp(o.step.sharding) && o.step.fsdp_outer_optim)
     return {static_cast<double>(o.layout().dp_cp()), static_cast<double>(o.layout().edp())};
@@ -114,7 +121,8 @@ StaticBytes static_bytes(const StepContext& context, const ParameterCount& all) 
   StaticBytes bytes;
   const bool low = low_precision_primaries(o);
   const PrecisionRecipe& recipe = precision_recipe(o.layer.precision);
-  const double quantised = recipe.weight_bytes(low, context.hardware);
+  const double transposes = dropped_transpose_bytes(o, context.hardware),
+               quantised = recipe.weight_bytes(low, context.hardware) - transposes;
   const Shards whole, group = group_shards(o), optimizer = optimizer_shards(o);
   const Shards& weights = o.step.sharding == Sharding::kFsdp ? group : whole;
   const Shards& gradients = shards_gradients(o.step.sharding) ? group : whole;
@@ -122,6 +130,7 @@ StaticBytes static_bytes(const StepContext& context, const ParameterCount& all) 
   const Shards& copies = !low && o.megatron_fsdp() ? whole : weights;
   const double low_precision = all.quantised_dense / copies.dense + all.quantised_expert / copies.expert;
   bytes.parameters = Bytes{2.0 * weights.own(all) + (quantised - 2.0) * low_precision};
+  bytes.setup_transposes = Bytes{transposes * (all.quantised_dense + all.quantised_expert)};
   // DDP's BF16 buffer for gathered parameters, unless the gradients' buffer is reused. FSDP gathers quantised shards.
   if (low && !recipe.gathers_primaries && !opt.reuse_grad_buffer && !is_fsdp(o.step.sharding))
     bytes.parameters += Bytes{2.0 * low_precision};

@@ -50,6 +50,10 @@ struct Shards {
 [[nodiscard]] ParameterCount in_shards(const TrainingOptions& options, ParameterCount count);
 /// Bytes that FSDP gathers for `parameters`, of which `quantised` are used in low precision.
 [[nodiscard]] double fsdp_gathered_bytes(const TrainingOptions& options, double parameters, double quantised);
+/// Bytes per element of the transposes of low-precision primaries that Megatron-FSDP drops after use, so that only the
+/// running layer has them; 0 where it drops none. MXFP8's column form is a buffer of its own, which is sharded. Source:
+/// fp8_discard_transpose_cache in mixed_precision.py, megatron_fsdp.py:544 of core_v0.16.1, :631 of core_v0.19.0.
+[[nodiscard]] double dropped_transpose_bytes(const TrainingOptions& options, const Hardware& hardware);
 /// Shards of the optimizer's masters and states.
 [[nodiscard]] Shards optimizer_shards(const TrainingOptions& options);
 
@@ -99,6 +103,7 @@ struct StaticBytes {
   Bytes optimizer{};             ///< FP32 masters and states, without `returning`.
   Bytes low_precision_copies{};  ///< Part of `parameters` that the first step makes.
   Bytes setup_optimizer{};       ///< Part of `optimizer` and `returning` before the first step.
+  Bytes setup_transposes{};      ///< Whole transposes beside `parameters` until the first forward drops them.
   Bytes gradient_copies{};  ///< FP32 copies of a BF16 gradient shard, which live from the optimizer step to the next
                             ///< zero_grad.
   Bytes step_extra{};       ///< Highest level above all these during the optimizer step.

@@ -333,6 +333,9 @@ struct StepOptions {
   } overlaps;
   /// Overlapped shared experts of each layer run on a stream of their own, with its own memory. False: on one for all.
   bool shared_expert_streams = true;
+  /// Megatron-FSDP's modules outside units, embedding and head, gather units ahead in every micro-batch, and what is
+  /// gathered of themselves is freed before the optimizer step. False: neither.
+  bool fsdp_head_gathers_ahead = true;
   Optimizer optimizer;
   struct Offload {
     double optimizer_fraction = 0.0;        ///< --optimizer-offload-fraction; 0 is off.

@@ -13,19 +13,21 @@ namespace {
 struct FsdpModule {
   const MemoryProfile* memory = nullptr;
   double parameters = 0.0, trained = 0.0;
+  Bytes transposes{};  // While it runs.
   bool unit = false;
 };
 
 class Walk {
  public:
-  Walk(const TrainingOptions& o, std::span<const ChunkPart> parts)
+  Walk(const TrainingOptions& o, std::span<const ChunkPart> parts, double transposes)
       : gathers_(o.step.sharding == Sharding::kFsdp), gradient_bytes_(gradient_bytes(o)) {
     double units = 0.0, bytes = 0.0;
     for (const ChunkPart& part : parts) {
       const auto times = static_cast<double>(part.times);
       const ParameterCount count = part.parameters == nullptr ? ParameterCount{} : in_shards(o, *part.parameters);
       modules_.insert(modules_.end(), static_cast<std::size_t>(part.times),
-                      {&part.memory, count.total(), count.trained(o.layer).total(), part.layer});
+                      {&part.memory, count.total(), count.trained(o.layer).total(),
+                       Bytes{transposes * quantised(part.parameters)}, part.layer});
       const double gathered =
           times * fsdp_gathered_bytes(o, count.total(), count.quantised_dense + count.quantised_expert);
       if (part.layer) {
@@ -43,11 +45,11 @@ class Walk {
     constexpr double kLeast = 1e9;
     most_queued_ =
         std::max(kLeast, gathers_ ? 2.0 * in_units_ / std::max(1.0, units) : static_cast<double>(bucket_size(o)));
-    by_head_ = ahead_of(0);
+    if (o.step.fsdp_head_gathers_ahead) by_head_ = ahead_of(0, most_queued_ / 2.0);
   }
 
   [[nodiscard]] FsdpMemory result() const {
-    FsdpMemory result{.memory = {}, .whole = whole_};
+    FsdpMemory result{.memory = {}, .whole = whole_, .between_steps = whole_ + gathered_between_steps()};
     double all = 0.0, trained = 0.0, trained_in_units = 0.0;
     for (const FsdpModule& module : modules_) {
       all += module.parameters;
@@ -71,8 +73,9 @@ class Walk {
       const double gathered = gathered_in_forward(i);
       gathered_most = std::max(gathered_most, gathered);
       after -= modules_[i].memory->rests;
-      memory.forward_high = std::max(
-          memory.forward_high, before + modules_[i].memory->forward_high + after + Bytes{parameter_bytes_ * gathered});
+      memory.forward_high =
+          std::max(memory.forward_high, before + modules_[i].memory->forward_high + after + modules_[i].transposes +
+                                            Bytes{parameter_bytes_ * gathered});
       before += modules_[i].memory->kept;
     }
     memory.kept = before;
@@ -85,7 +88,7 @@ class Walk {
       waiting_most = std::max(waiting_most, waiting);
       before -= module.memory->kept;
       memory.backward_high =
-          std::max(memory.backward_high, before + module.memory->backward_high + after +
+          std::max(memory.backward_high, before + module.memory->backward_high + after + module.transposes +
                                              Bytes{parameter_bytes_ * gathered + gradient_bytes_ * waiting});
       after += module.memory->rests;
       // When a module's gradients are complete, older ones leave the queue until it is short enough.
@@ -98,10 +101,14 @@ class Walk {
   }
 
  private:
-  // Elements of the units gathered ahead from module `first` on, or before it: as many as make half a queue.
-  [[nodiscard]] double ahead_of(std::size_t first) const {
+  static double quantised(const ParameterCount* count) {
+    return count == nullptr ? 0.0 : count->quantised_dense + count->quantised_expert;
+  }
+  // Elements of the units gathered ahead from module `first` on, at least `least`, or before it: as many as make half a
+  // queue.
+  [[nodiscard]] double ahead_of(std::size_t first, double least) const {
     const auto begin = units_before_.begin() + static_cast<std::ptrdiff_t>(first);
-    const auto end = std::lower_bound(begin, units_before_.end(), *begin + most_queued_ / 2.0);
+    const auto end = std::lower_bound(begin, units_before_.end(), *begin + least);
     return (end == units_before_.end() ? units_before_.back() : *end) - *begin;
   }
   [[nodiscard]] double ahead_before(std::size_t first) const {
@@ -110,20 +117,32 @@ class Walk {
     return *end - (begin == units_before_.begin() ? 0.0 : *std::prev(begin));
   }
   [[nodiscard]] bool head(std::size_t i) const { return i + 1 == modules_.size() && !modules_[i].unit; }
-  // Modules outside units have the first groups. So the head gathers the first units ahead, in vain.
+  // The end of a step gathers the embedding again and half a queue ahead of it, first the others outside units
+  // (start_param_sync() in megatron_fsdp.py).
+  [[nodiscard]] Bytes gathered_between_steps() const {
+    if (!gathers_ || modules_.empty()) return {};
+    double ahead = most_queued_ / 2.0;
+    for (std::size_t i = 1; i < modules_.size(); ++i)
+      if (!modules_[i].unit) ahead -= modules_[i].parameters;
+    return Bytes{parameter_bytes_ * ahead_of(0, std::max(0.0, ahead))};
+  }
+  // Modules outside units have the first groups. So the head gathers the first units ahead, in vain. Since 0.18.2 it
+  // gathers nothing ahead: the first backward marks all modules, and only units are unmarked again.
   [[nodiscard]] double gathered_in_forward(std::size_t i) const {
     if (!gathers_) return 0.0;
     if (head(i)) return by_head_;
-    return modules_[i].unit ? modules_[i].parameters + ahead_of(i + 1) : ahead_of(i);
+    if (!modules_[i].unit) return ahead_of(i, most_queued_ / 2.0);
+    return modules_[i].parameters + ahead_of(i + 1, most_queued_ / 2.0);
   }
-  // Beside the head, the units gathered in vain are still there. The unit before the head finds those that it would
-  // gather ahead, and is gathered alone. Then the others are freed, unless there are none.
+  // Beside the head, the units gathered in vain are still there. The unit before the head gathers those ahead that are
+  // not among them, and these are freed. It frees nothing if it finds all that it needs.
   [[nodiscard]] double gathered_in_backward(std::size_t i) const {
     if (!gathers_) return 0.0;
     if (head(i)) return by_head_;
     if (!modules_[i].unit) return 0.0;
-    if (i + 1 < modules_.size() && head(i + 1)) return by_head_ < in_units_ ? modules_[i].parameters : by_head_;
-    return modules_[i].parameters + ahead_before(i);
+    if (i + 1 == modules_.size() || !head(i + 1)) return modules_[i].parameters + ahead_before(i);
+    if (by_head_ >= in_units_) return by_head_;
+    return modules_[i].parameters + std::min(ahead_before(i), units_before_[i] - std::min(units_before_[i], by_head_));
   }
 
   bool gathers_;
@@ -145,8 +164,8 @@ MemoryProfile chunk_memory(std::span<const ChunkPart> parts) {
   return memory;
 }
 
-FsdpMemory fsdp_memory(const TrainingOptions& o, std::span<const ChunkPart> parts) {
-  if (o.megatron_fsdp()) return Walk(o, parts).result();
+FsdpMemory fsdp_memory(const TrainingOptions& o, std::span<const ChunkPart> parts, double transposes) {
+  if (o.megatron_fsdp()) return Walk(o, parts, transposes).result();
   // TorchTitan, on FSDP2: two units each of parameters and gradients.
   FsdpMemory result{.memory = chunk_memory(parts)};
   double all = 0.0, units = 0.0;

@@ -126,6 +126,13 @@ Bytes user_buffers(const StepContext& context) {
   return Bytes{bytes * rank_shape(context.model, o).attention_tokens * static_cast<double>(context.model.hidden_size)};
 }
 
+Bytes over_chunks(const Composition& c, std::int64_t rank, Bytes StageCost::*of_chunk) {
+  Bytes bytes{};
+  for (auto i = static_cast<std::size_t>(rank); i < c.num_stages(); i += static_cast<std::size_t>(c.times.shape.pp))
+    bytes += c.stage(i).*of_chunk;
+  return bytes;
+}
+
 // All memory except the activations of chunks in flight.
 StageMemory fixed_memory(const StepContext& context, const Composition& c, std::int64_t rank) {
   const TrainingOptions& o = context.options;
@@ -145,12 +152,13 @@ StageMemory fixed_memory(const StepContext& context, const Composition& c, std::
   const Caches caches = rank_caches(context, c, rank);
   memory.lasting_buffers = caches.always + fsdp_whole(c, rank);
   memory.buffers += memory.lasting_buffers;
-  memory.allocated_after_setup =
-      fixed.parameters - fixed.low_precision_copies + fixed.gradients + fixed.setup_optimizer + caches.setup;
+  memory.allocated_after_setup = fixed.parameters - fixed.low_precision_copies + fixed.gradients +
+                                 fixed.setup_optimizer + fixed.setup_transposes + caches.setup;
   memory.rests = caches.rests;
   const Bytes rest = fixed.parameters + fixed.gradients + fixed.optimizer + caches.always + caches.between_steps;
-  memory.allocated_between_steps = rest + fixed.gradient_copies;
-  memory.allocated_in_optimizer = rest + fixed.step_extra;
+  memory.allocated_between_steps = rest + fixed.gradient_copies + over_chunks(c, rank, &StageCost::fsdp_between_steps);
+  memory.allocated_in_optimizer =
+      rest + fixed.step_extra + (o.step.fsdp_head_gathers_ahead ? Bytes{} : fsdp_whole(c, rank));
   memory.allocated_beside_chunks = memory.allocated();
   const MemoryOverheads& beside = context.hardware.overheads;
   memory.cuda_context = beside.context + (context.model.has_moe() ? beside.moe_kernels : Bytes{});
@@ -183,12 +191,7 @@ Bytes total_memory(const StepContext& context, const Composition& c, std::int64_
 
 }  // namespace
 
-Bytes fsdp_whole(const Composition& c, std::int64_t rank) {
-  Bytes bytes{};
-  for (auto i = static_cast<std::size_t>(rank); i < c.num_stages(); i += static_cast<std::size_t>(c.times.shape.pp))
-    bytes += c.stage(i).fsdp_whole;
-  return bytes;
-}
+Bytes fsdp_whole(const Composition& c, std::int64_t rank) { return over_chunks(c, rank, &StageCost::fsdp_whole); }
 
 PeakTable peak_table(const ScheduleShape& shape, std::int64_t rank) {
   PeakTable table;

@@ -348,10 +348,11 @@ class StageBuilder {
       stage_.cost.memory = chunk_memory(parts);
       return;
     }
-    const FsdpMemory memory = fsdp_memory(o_, parts);
+    const FsdpMemory memory = fsdp_memory(o_, parts, dropped_transpose_bytes(o_, context_.hardware));
     stage_.cost.memory = memory.memory;
     stage_.fsdp_buffers = memory.buffers;
     stage_.fsdp_whole = memory.whole;
+    stage_.fsdp_between_steps = memory.between_steps;
     const OpList fsdp = fsdp_ops(context_, stage_.cost.parameters);
     const double in_units = 1.0 - memory.outside;
     hide(fsdp.forward, in_units / units(), 0.0, stage_.cost.forward);

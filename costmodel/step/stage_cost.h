@@ -18,9 +18,9 @@ struct StageCost {
   Seconds forward_transfers{}, backward_transfers{};
   std::int64_t layers = 0, moe_layers = 0;
   bool loss = false, mtp = false;
-  std::uint32_t mixers = 0, mlps = 0;  ///< Bit sets of its mixers and its kinds of MLP.
-  CommunicationSum gather, reduction;  ///< Of data_parallel_ops().
-  Bytes fsdp_buffers{}, fsdp_whole{};  ///< See FsdpMemory.
+  std::uint32_t mixers = 0, mlps = 0;                        ///< Bit sets of its mixers and its kinds of MLP.
+  CommunicationSum gather, reduction;                        ///< Of data_parallel_ops().
+  Bytes fsdp_buffers{}, fsdp_whole{}, fsdp_between_steps{};  ///< See FsdpMemory.
   [[nodiscard]] Seconds forward() const { return cost.forward.device() + host.forward; }
   [[nodiscard]] Seconds backward() const { return cost.backward.device() + host.backward; }
 };
