@@ -51,6 +51,7 @@ def row_of(record, plans, release, gpu):
         'transformer_engine': versions.get('transformer-engine'), 'pytorch': versions.get('torch'),
         'driver': (versions.get('driver') or [''])[0].split(',')[0],
         'run': json.loads((plans / question / f'{plan}.json').read_text()),
+        'balanced': '--num-experts' not in record['script'] or '--moe-router-force-load-balancing' in record['script'],
         'predicted': {'step_time_s': round(predicted['step_time_s'], 4),
                       'interval_s': [round(x, 4) for x in predicted['interval']['step_time_s']],
                       'peak_memory_gib': round(predicted['peak_memory_gib'], 2)},
@@ -73,6 +74,11 @@ def sets():
         yield path, [json.loads(line) for line in path.read_text().splitlines()]
 
 
+def even_loads(row):
+    """Whether ranks have equal loads, as predictions assume: an untrained router of a trial without --balanced gives one EP rank more than another."""
+    return row.get('balanced', True) or row['run'].get('ep', 1) == 1
+
+
 def spread_pct(row):
     """How far apart the timed steps are."""
     return 100 * (max(row['step_times_s']) / min(row['step_times_s']) - 1)
@@ -80,7 +86,7 @@ def spread_pct(row):
 
 def measured_step(row):
     """Seconds of a run that counts; None for another. `wrong` says by hand why one does not that looks as if it did."""
-    return statistics.median(row['step_times_s']) if trained(row) and spread_pct(row) < 25 else None
+    return statistics.median(row['step_times_s']) if trained(row) and even_loads(row) and spread_pct(row) < 25 else None
 
 
 def ran(row):
@@ -109,7 +115,7 @@ def run_rows():
     """Run files of the starts on H200 that trained."""
     for path, rows in sets():
         for row in rows:
-            if not trained(row):
+            if not trained(row) or not even_loads(row):
                 continue
             step = measured_step(row)
             again = '-again' if 'again' in path.stem else ''
@@ -144,6 +150,8 @@ def result_of(row):
         return f"starts: {row['wrong']}"
     if not trained(row):
         return 'stopped: ' + re.sub(r'^\[rank\d+\]: ', '', row['error'] or row['status'])[:90]
+    if not even_loads(row):
+        return f"trains; {statistics.median(row['step_times_s']):.3f} s with an untrained router, not counted"
     if measured_step(row) is None:
         return f'trains; steps {spread_pct(row):.0f} % apart, not counted'
     return 'trains, memory given back in every step' if (row.get('alloc_retries') or {}).get('a_step') else 'trains'
