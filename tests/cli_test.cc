@@ -849,6 +849,19 @@ TEST_F(Cli, APageThatCannotBeWrittenIsAMistakeOfTheUser) {
   expect_mistake("sweep " + run + " --set ep=8");
 }
 
+// Is what would not count refused: a question of plans where a run is swept, and a file whose rows would count twice?
+TEST_F(Cli, WhatWouldNotCountIsRefused) {
+  const std::string run = write("small.json", small_run());
+  const Outcome swept = foldwise("sweep " + run + " --model mixtral-8x7b --set ep=4,8");
+  EXPECT_EQ(swept.code, 2);
+  EXPECT_THAT(swept.err, testing::HasSubstr("--plan: needed for what `plan` is asked"));
+  const Outcome twice = foldwise("validate " + run + ' ' + run);
+  EXPECT_EQ(twice.code, 2);
+  EXPECT_THAT(twice.err, testing::HasSubstr("is given twice"));
+  const Outcome mistyped = foldwise("sweep " + run + " --set ep");
+  EXPECT_THAT(mistyped.err, testing::HasSubstr("command line: --set: expected key=value"));
+}
+
 // Study schedules are predicted as stated, and planned only if asked for.
 TEST_F(Cli, AScheduleForStudyWinsNoPlanUnlessAskedFor) {
   json run = small_run();

@@ -293,6 +293,8 @@ INSTANTIATE_TEST_SUITE_P(
                 "profile_curve_without_peak.json:3: /gemm/nvfp4/sustained/dgrad: missing\n"
                 "profile_curve_without_peak.json:3: /gemm/nvfp4/sustained/wgrad: missing\n"
                 "profile_curve_without_peak.json:3: /gemm/nvfp4/wave_overhead: missing"},
+        Mistake{"profile_power.json",
+                "profile_power.json:4: /power/limit: expected more than the 200 W of /power/base, found 150 W"},
         Mistake{"profile_domain.json",
                 "profile_domain.json:4: /network/ranks_per_domain: expected at most the 8 GPUs of "
                 "/network/nvlink_domain, found 16"},
@@ -363,7 +365,7 @@ TEST(InvalidProfileFiles, AllHaveATest) {
   std::size_t files = 0;
   for (const auto& file : std::filesystem::directory_iterator(FW_INVALID_INPUTS_DIR))
     if (file.path().filename().string().starts_with("profile_")) ++files;
-  EXPECT_EQ(files, 19U);
+  EXPECT_EQ(files, 20U);
 }
 TEST(SystemName, AnUnknownOneIsReportedWithTheNearest) {
   EXPECT_EQ(message_of("gb200-nvl27"),

@@ -16,10 +16,12 @@
 #include <fstream>
 #include <functional>
 #include <nlohmann/json.hpp>
+#include <set>
 #include <string>
 #include <thread>
 #include <vector>
 
+#include "planner/models/models.h"
 #include "planner/sweep/chart.h"
 #include "planner/sweep/row_file.h"
 #include "tests/program_test.h"
@@ -267,6 +269,67 @@ TEST_F(SweepTest, MistakesOfAllPointsAreSaidAtOnce) {
   EXPECT_THAT(mistakes(run, {{"num_gpus", {"16"}}}), testing::Not(testing::HasSubstr("/num_gpus")));
 }
 
+// Does the identity of a sweep of plans contain all that its answers depend on, and that of a run its defaults' text?
+TEST_F(SweepTest, IdentitiesContainTheWholeQuestion) {
+  PlanQuestion question;
+  question.request.model = "mixtral-8x7b";
+  question.request.system = "h200";
+  question.request.num_gpus = 8;
+  const auto identity = [](const Sweep& sweep) { return sweep.known_cells(0).at("sweep").get<std::string>(); };
+  const auto changed = [&](const auto& change) {
+    PlanQuestion other = question;
+    change(other.request);
+    return identity(Sweep(other, {{"tp", {"1", "2"}}}));
+  };
+  const std::set<std::string> different = {
+      changed([](PlanRequest&) {}), changed([](PlanRequest& r) { r.evidence = Evidence::kAny; }),
+      changed([](PlanRequest& r) { r.release = "0.17.1"; }), changed([](PlanRequest& r) { r.headroom = 0.1; }),
+      changed([](PlanRequest& r) { r.folding = false; })};
+  EXPECT_EQ(different.size(), 5U);
+
+  json run = small_run();
+  const json defaults = json::parse(R"({"name": "mine", "title": "ours", "megatron": true, "values": {}})");
+  run["defaults"] = write_text("defaults.json", defaults.dump());
+  const auto of_run = [&] { return identity(sweep_of(run, {{"micro_batch", {"1", "2"}}})); };
+  const std::string before = of_run();
+  EXPECT_EQ(of_run(), before);
+  static_cast<void>(write_text("defaults.json", defaults.dump(1)));
+  EXPECT_NE(of_run(), before);
+}
+
+// Are points of a model that is an object of the run file predicted like those of its file, and null like a missing
+// key?
+TEST_F(SweepTest, AModelMayBeAnObject) {
+  json run = small_run();
+  const std::vector<SweepRow> named = all_rows(sweep_of(run, {{"micro_batch", {"1", "2"}}}));
+  const std::string name = run.at("model");
+  run["model"] = json::parse(built_in_model_text(name));
+  const std::vector<SweepRow> inlined = all_rows(sweep_of(run, {{"micro_batch", {"1", "2"}}}));
+  ASSERT_EQ(inlined.size(), 2U);
+  for (std::size_t i = 0; i < 2; ++i) EXPECT_EQ(inlined[i].at("step_time_s"), named[i].at("step_time_s"));
+  run["model"] = nullptr;
+  EXPECT_EQ(all_rows(sweep_of(run, {{"model", {name}}})).front().at("step_time_s"), named[0].at("step_time_s"));
+}
+
+// Is a mistake that every plan has said before anything is planned, and one of some plans in their rows?
+TEST_F(SweepTest, MistakesOfAllPlansAreSaidAtOnce) {
+  PlanQuestion question;
+  question.request.model = "mini-mixtral-8l";
+  question.request.system = "h200";
+  question.request.num_gpus = 8;
+  question.effort = 1'000;
+  question.request.set = {{"tpp", {"4"}}};
+  EXPECT_THAT(
+      [&] {
+        static_cast<void>(Sweep(question, {{"tp", {"1", "2"}}}));
+      },
+      testing::ThrowsMessage<ConfigError>(testing::HasSubstr("set tpp: cannot be set")));
+  question.request.set = {{"pp", {"4"}}};
+  const std::vector<SweepRow> rows = all_rows(Sweep(question, {{"num_gpus", {"6", "8"}}}));
+  EXPECT_EQ(rows.front().at("status"), "refused");
+  EXPECT_NE(rows.back().at("status"), "refused") << rows.back();
+}
+
 // Does a number that only derivations read change what they derive, and is one that changes nothing a mistake?
 TEST_F(SweepTest, ASystemsNumberChangesWhatFollowsFromIt) {
   json run = small_run();
@@ -278,6 +341,11 @@ TEST_F(SweepTest, ASystemsNumberChangesWhatFollowsFromIt) {
   // H200's curves, which are measured, already contain the share that kernels reach.
   run["system"] = "h200";
   EXPECT_THAT(mistakes(run, {{"system.hbm.ceiling", {"0.5"}}}), testing::HasSubstr("no time or size of h200 follows"));
+  EXPECT_THAT(mistakes(run, {{"system.power.limit", {"150 W"}}}),
+              testing::HasSubstr("expected more than the 200 W of /power/base, found 150 W"));
+  run["system"] = "a100-sxm-80gb";  // What its products draw is not known, so no limit slows them.
+  EXPECT_THAT(mistakes(run, {{"system.power.limit", {"300 W"}}}),
+              testing::HasSubstr("no time or size of a100-sxm-80gb follows"));
 }
 
 // Has the chart a line for each combination and a mark for each answered point, hollow where it does not fit, and are
@@ -297,6 +365,9 @@ TEST_F(SweepTest, TheChartHasAMarkForEachAnswer) {
   EXPECT_EQ(count("<circle"), with("fits") + with("does not fit"));
   EXPECT_EQ(count("fill=\"#fff\"><title>"), with("does not fit"));
   EXPECT_GT(with("does not fit"), 0);
+  // Two names of one number have no range between them.
+  const Sweep same = sweep_of(small_run(), {{"system.nic_bandwidth", {"400Gb/s", "400.0Gb/s"}}});
+  EXPECT_THAT(sweep_svg(same, all_rows(same), "step_time_s"), testing::Not(testing::HasSubstr("nan")));
   EXPECT_EQ(count(">tp "), 3);
   EXPECT_THROW(static_cast<void>(sweep_svg(sweep, rows, "seconds")), ConfigError);
   EXPECT_THROW(static_cast<void>(sweep_svg(sweep, rows, "status")), ConfigError);

@@ -272,6 +272,16 @@ void check_network(const Document& top, const Profile& profile, Diagnostics& dia
   }
 }
 
+/// Reports a power limit that the GPU exceeds before it computes anything. A limit of 0 is none.
+void check_power(const Document& top, const Profile& profile, Diagnostics& diagnostics) {
+  const costmodel::PowerSpec& power = profile.hardware.power;
+  const std::string limit = "/power/limit";
+  if (power.limit > Watts{} && power.limit <= power.base)
+    diagnostics.error({.file = top.file(), .line = top.line(limit), .field = limit},
+                      fmt::format("expected more than the {:.0f} W of /power/base, found {:.0f} W",
+                                  power.base.to<double>(), power.limit.to<double>()));
+}
+
 Profile read_profile(const std::vector<Document>& stack, const std::string& name) {
   Diagnostics diagnostics;
   Profile profile;
@@ -343,6 +353,7 @@ Profile read_profile(const std::vector<Document>& stack, const std::string& name
     diagnostics.error({.file = top.file(), .line = top.line("/attention"), .field = "/attention"},
                       "expected at least one row, such as \"128\"");
   check_network(top, profile, diagnostics);
+  check_power(top, profile, diagnostics);
   diagnostics.throw_if_any();
   return profile;
 }
@@ -380,6 +391,11 @@ const Field* changed_field(const std::vector<Field>& list, const json& profile, 
 /// Value in base units.
 double size_of(const json& quantity) {
   return quantity.at("value").get<double>() * unit_size(quantity.at("unit").get<std::string>());
+}
+
+/// Whether the power limit lowers the clock of some products.
+bool power_limits(const costmodel::PowerSpec& power) {
+  return std::ranges::any_of(power.joule_per_flop, [](double joule) { return joule > 0.0; });
 }
 
 /// A document that changes these numbers of a profile, to be put on top of it.
@@ -429,7 +445,8 @@ Profile load_profile(const std::string& name, const json& changes) {
       hardware.unmeasured = profile.hardware.unmeasured;
       return hardware == profile.hardware;
     };
-    if (!same && direct == profile.hardware && derives_nothing())
+    const bool unused = field->pointer == "/power/limit" && !power_limits(profile.hardware.power);
+    if (!same && (unused || (direct == profile.hardware && derives_nothing())))
       diagnostics.error(where, fmt::format("no time or size of {} follows from it", name));
     quantities[field->pointer] = quantity;
   }

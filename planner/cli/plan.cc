@@ -240,7 +240,7 @@ std::vector<std::string> next_of(const PlanOptions& options) {
 int plan(const PlanOptions& options, const CLI::App& command) {
   config::Diagnostics diagnostics;
   planner::PlanAsked asked = options.asked;
-  for (auto& [key, values] : read_sets("--set", options.sets, diagnostics))
+  for (auto& [key, values] : read_sets("set", options.sets, diagnostics))
     if (!asked.set.emplace(key, std::move(values)).second)
       diagnostics.error({"command line", 0, "--set " + key}, "given twice");
   asked.why_not = read_questions(options.why_not, diagnostics);

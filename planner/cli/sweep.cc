@@ -77,7 +77,7 @@ planner::SweepQuestion question_of(const SweepOptions& options, const Given& giv
 planner::Sweep sweep_of(const SweepOptions& options, const Given& given) {
   config::Diagnostics diagnostics;
   std::vector<planner::Axis> axes;
-  for (auto& [key, values] : read_sets("--set", options.sets, diagnostics)) {
+  for (auto& [key, values] : read_sets("set", options.sets, diagnostics)) {
     for (std::string& value : values) {
       if (key == "model") value = meant(planner::model_meant, value, diagnostics);
       if (key == "system") value = meant(planner::system_meant, value, diagnostics);
@@ -154,8 +154,9 @@ void add_sweep(CLI::App& app, Command& chosen) {
   CLI::App* command = app.add_subcommand("sweep", "Predict, or plan, every combination of values of some fields");
   command->add_option("run", options->run, "Run file (JSON) that is changed and predicted at each point");
   command
-      ->add_flag("--plan", options->plan,
-                 "Instead: each point is the first plan of a search, asked as `plan` is, without its explanations")
+      ->add_flag(
+          "--plan", options->plan,
+          "Instead: each point is a search, asked as `plan` is; `plan` itself also tries changes of its first plan")
       ->group(kQuestion);
   command
       ->add_option("--set", options->sets,
@@ -177,14 +178,16 @@ void add_sweep(CLI::App& app, Command& chosen) {
   command->add_option("--y", options->y, "Column that charts show")->capture_default_str()->group(kOutput);
   add_html(*command, options->html);
   add_cost_arguments(*command, options->cost);
-  const auto before = command->get_options().size();
+  const std::vector<CLI::Option*> before = command->get_options();
   add_plan_arguments(*command, *options);
-  command->callback([options, command, before, &chosen] {
-    const std::vector<CLI::Option*> all = command->get_options();
+  std::vector<const CLI::Option*> of_plan;
+  for (const CLI::Option* option : command->get_options())
+    if (std::ranges::count(before, option) == 0) of_plan.push_back(option);
+  command->callback([options, of_plan, &chosen] {
     Given given;
-    for (std::size_t i = before; i < all.size(); ++i)
-      if (const std::string name = all[i]->get_name();
-          all[i]->count() > 0 && name != "--threads" && name != "--release")
+    for (const CLI::Option* option : of_plan)
+      if (const std::string name = option->get_name();
+          option->count() > 0 && name != "--threads" && name != "--release")
         given.insert(name);
     chosen = [options, given] { return sweep(*options, given); };
   });

@@ -1,6 +1,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <filesystem>
 #include <memory>
 #include <string>
 #include <vector>
@@ -54,7 +55,20 @@ int validate_records(const ValidateOptions& options) {
 
 bool is_records(const std::string& file) { return file.ends_with(".jsonl"); }
 
+/// Refuses a file that is given twice: its rows would count twice.
+void check_twice(const std::vector<std::string>& files) {
+  config::Diagnostics diagnostics;
+  std::error_code ignored;
+  for (std::size_t i = 0; i < files.size(); ++i)
+    if (std::any_of(files.begin(), files.begin() + static_cast<std::ptrdiff_t>(i), [&](const std::string& other) {
+          return other == files[i] || std::filesystem::equivalent(other, files[i], ignored);
+        }))
+      diagnostics.error({"command line", 0, ""}, fmt::format("\"{}\" is given twice", files[i]));
+  diagnostics.throw_if_any();
+}
+
 int validate(const ValidateOptions& options) {
+  check_twice(options.files);
   if (std::all_of(options.files.begin(), options.files.end(), is_records)) return validate_records(options);
   if (std::any_of(options.files.begin(), options.files.end(), is_records))
     throw config::ConfigError(
@@ -62,6 +76,8 @@ int validate(const ValidateOptions& options) {
   if (!options.system.empty())
     throw config::ConfigError({{{"command line", 0, "--system"}, "only of kernel records (.jsonl): runs name theirs"}});
   const planner::Validation validation = planner::validate_files(options.files);
+  if (validation.rows.empty() && validation.out_of_memory.empty() && validation.skipped.empty())
+    print_note("nothing was validated: the files have no measured run");
   if (options.format == "json") {
     print_result(planner::validation_json(validation, planner::built_in_errors()));
   } else {

@@ -47,8 +47,12 @@ class Across {
       numbers_.push_back(number.value_or(0.0));
     }
     if (count_ < 2 || units != std::set<std::string>{quantity(values.front()).second}) numbers_.clear();
-    if (numbers_.empty()) return;  // The values differ, so the range below is positive.
+    if (numbers_.empty()) return;
     const auto [low, high] = std::minmax_element(numbers_.begin(), numbers_.end());
+    if (*low == *high) {  // The same value, written in two ways.
+      numbers_.clear();
+      return;
+    }
     if (*low > 0.0 && *high >= 4.0 * *low)
       for (double& number : numbers_) number = std::log(number);
   }

@@ -19,6 +19,7 @@
 #include "planner/models/models.h"
 #include "planner/run/fields.h"
 #include "planner/run/names.h"
+#include "planner/sweep/axes.h"
 
 namespace foldwise::planner {
 namespace {
@@ -44,129 +45,6 @@ const std::vector<std::string> run_columns = {"num_gpus", "precision", "tp", "cp
                                               "pp",       "vpp",       "ep", "etp", "micro_batch"};
 const std::vector<std::string> plan_columns = {"proven", "least_s"};
 const std::vector<std::string> cost_columns = {"days", "gpu_hours", "money", "energy_mwh", "goodput"};
-
-/// Prefix of axis keys, and the run-file object of overrides that it writes to.
-struct Override {
-  std::string_view prefix, object;
-};
-constexpr Override kModel{"model_overrides.", "model_overrides"}, kSystem{"system.", "system_overrides"};
-
-const Override* override_of(const std::string& key) {
-  for (const Override* candidate : {&kModel, &kSystem})
-    if (key.starts_with(candidate->prefix)) return candidate;
-  return nullptr;
-}
-
-/// The text as JSON, else as a string.
-json override_value(const std::string& text) {
-  const json value = json::parse(text, nullptr, false);
-  return value.is_discarded() ? json(text) : value;
-}
-
-config::Location axis_location(const std::string& key) { return {config::kArguments, 0, "set " + key}; }
-
-/// "/optimizer/name" for "optimizer.name".
-json::json_pointer pointer_of(const std::string& key) {
-  std::string pointer = "/" + key;
-  std::replace(pointer.begin(), pointer.end(), '.', '/');
-  return json::json_pointer(pointer);
-}
-
-void set_in_run(json& run, const std::string& key, const std::string& text) {
-  if (const Override* place = override_of(key)) {
-    run[std::string(place->object)][key.substr(place->prefix.size())] = override_value(text);
-    return;
-  }
-  const Field& f = field(key);
-  if (!f.older_key.empty()) run.erase(f.older_key);
-  run[pointer_of(f.key)] = typed_value(f, text);
-}
-
-/// The run file of a point. A stated data-parallel size is removed where an axis changes the sizes that it follows
-/// from.
-json run_of_point(json run, const std::vector<Axis>& axes, const std::vector<std::string>& values) {
-  bool sizes = false, dp = false;
-  for (std::size_t i = 0; i < axes.size(); ++i) {
-    const std::string& key = axes[i].key;
-    sizes = sizes || key == "num_gpus" || key == "tp" || key == "cp" || key == "pp";
-    dp = dp || key == "dp";
-    set_in_run(run, key, values[i]);
-  }
-  if (sizes && !dp) run.erase("dp");
-  return run;
-}
-
-PlanRequest request_of_point(PlanRequest request, const std::vector<Axis>& axes,
-                             const std::vector<std::string>& values) {
-  const auto whole = [](const std::string& key, const std::string& text) {
-    return typed_value(field(key), text).get<std::int64_t>();
-  };
-  for (std::size_t i = 0; i < axes.size(); ++i) {
-    const std::string &key = axes[i].key, &value = values[i];
-    if (key == "model") {
-      request.model = value;
-    } else if (key == "system") {
-      request.system = value;
-    } else if (key == "num_gpus") {
-      request.num_gpus = whole(key, value);
-    } else if (key == "seq_len") {
-      request.seq_len = whole(key, value);
-    } else if (key == "global_batch") {
-      request.global_batch = whole(key, value);
-    } else if (key == "schedule") {
-      for (const auto& [name, schedule] : schedule_names())
-        if (name == value) request.schedule = schedule;
-    } else {
-      request.set[key] = {value};
-    }
-  }
-  return request;
-}
-
-/// Checks each value of a field on its own.
-void check_values(const Axis& axis, Diagnostics& diagnostics) {
-  if (axis.values.empty() || (axis.values.size() == 1 && axis.values.front().empty()))
-    return diagnostics.error(axis_location(axis.key), "expected at least one value, found none");
-  for (std::size_t i = 0; i < axis.values.size(); ++i)
-    if (std::find(axis.values.begin(), axis.values.begin() + static_cast<std::ptrdiff_t>(i), axis.values[i]) !=
-        axis.values.begin() + static_cast<std::ptrdiff_t>(i))
-      diagnostics.error(axis_location(axis.key), fmt::format("{} stands there twice", axis.values[i]));
-  if (override_of(axis.key) != nullptr) return;
-  const Field& f = field(axis.key);
-  for (const std::string& text : axis.values)
-    if (const std::string mistake = mistake_in(f, typed_value(f, text)); !mistake.empty())
-      diagnostics.error(axis_location(axis.key), mistake);
-}
-
-/// Axes with canonical names. Reports keys that no run file has.
-std::vector<Axis> known_axes(std::vector<Axis> axes, Diagnostics& diagnostics) {
-  std::vector<std::string> known;
-  for (const Field& f : fields())
-    if (f.value.type != FieldType::kObject) known.push_back(f.key);
-  std::vector<Axis> result;
-  for (Axis& axis : axes) {
-    if (override_of(axis.key) == nullptr) {
-      const Field* f = find_field(axis.key);
-      if (f == nullptr || f->value.type == FieldType::kObject) {
-        diagnostics.error(axis_location(axis.key), "no field of a run file, nor model_overrides.KEY or system.KEY" +
-                                                       config::nearest_hint(axis.key, known));
-        continue;
-      }
-      axis.key = f->key;
-    }
-    if (std::any_of(result.begin(), result.end(), [&](const Axis& other) { return other.key == axis.key; }))
-      diagnostics.error(axis_location(axis.key), "given twice");
-    check_values(axis, diagnostics);
-    result.push_back(std::move(axis));
-  }
-  return result;
-}
-
-const std::vector<std::string>* values_of(const std::vector<Axis>& axes, std::string_view key) {
-  for (const Axis& axis : axes)
-    if (axis.key == key) return &axis.values;
-  return nullptr;
-}
 
 /// Loads every model and system of the points, each with one value at a time of the axes that change it.
 void check_catalog(const std::vector<std::string>& models, const std::vector<std::string>& systems,
@@ -199,6 +77,12 @@ void check_catalog(const std::vector<std::string>& models, const std::vector<std
         });
     }
   }
+}
+
+/// The name that a run file has there; empty if it has none, or an object.
+std::string name_in(const json& run, const char* key) {
+  const auto it = run.find(key);
+  return it != run.end() && it->is_string() ? it->get<std::string>() : "";
 }
 
 /// Checks the form of the run file itself: an unknown key is an error at every point.
@@ -254,6 +138,8 @@ json request_json(const PlanQuestion& question) {
           {"precisions", precisions},
           {"all_precisions", r.all_precisions},
           {"schedule", name_of(r.schedule)},
+          {"release", r.release},
+          {"evidence", name_of(r.evidence)},
           {"set", r.set},
           {"headroom", r.headroom},
           {"folding", r.folding},
@@ -311,8 +197,8 @@ Sweep::Sweep(SweepQuestion question, std::vector<Axis> axes, std::optional<LongR
   if (const auto* run = std::get_if<RunQuestion>(&question_)) {
     check_form(*run, axes_, diagnostics);
     diagnostics.throw_if_any();
-    models_ = {find_model(run->run.value("model", ""), run->file)};
-    systems = {hwprofiles::find_system(run->run.value("system", ""), run->file)};
+    if (const std::string model = name_in(run->run, "model"); !model.empty()) models_ = {find_model(model, run->file)};
+    systems = {hwprofiles::find_system(name_in(run->run, "system"), run->file)};
     what = run->run;
   } else {
     const auto& plan = std::get<PlanQuestion>(question_);
@@ -330,13 +216,41 @@ Sweep::Sweep(SweepQuestion question, std::vector<Axis> axes, std::optional<LongR
     diagnostics.error({config::kArguments, 0, "set"},
                       fmt::format("expected at most {} points, found {:.3g}", kMostPoints, points));
   diagnostics.throw_if_any();
+  if (std::holds_alternative<PlanQuestion>(question_)) check_plans(diagnostics);
+  diagnostics.throw_if_any();
 
   json name = {{"program", program}, {"question", what}, {"axes", json::array()}, {"files", json::array()}};
   for (const Axis& axis : axes_) name["axes"].push_back({axis.key, axis.values});
   for (const auto* list : {&models_, &systems})
     for (const std::string& file : *list) name["files"].push_back(fnv1a(file_text(file)));
+  std::vector<std::string> defaults;
+  if (const auto* run = std::get_if<RunQuestion>(&question_)) defaults = {name_in(run->run, "defaults")};
+  if (const auto* swept = values_of(axes_, "defaults")) defaults = *swept;
+  for (const std::string& file : defaults) name["files"].push_back(fnv1a(file_text(file)));
   if (long_run_) name["long_run"] = long_run_json(*long_run_);
   name_ = fmt::format("{:016x}", fnv1a(name.dump()));
+}
+
+/// Reports what is wrong with the question at every point.
+void Sweep::check_plans(Diagnostics& diagnostics) const {
+  const PlanRequest& request = std::get<PlanQuestion>(question_).request;
+  std::vector<config::Diagnostic> everywhere;
+  for (std::size_t point = 0; point < size(); ++point) {
+    Diagnostics here;
+    try {
+      static_cast<void>(plan_problem(request_of_point(request, axes_, values(point))));
+    } catch (const ConfigError& error) {
+      here.add(error);
+    }
+    if (point == 0) everywhere = here.list();
+    std::erase_if(everywhere, [&](const config::Diagnostic& mistake) {
+      return std::ranges::none_of(here.list(), [&](const config::Diagnostic& other) {
+        return other.where.field == mistake.where.field && other.message == mistake.message;
+      });
+    });
+    if (everywhere.empty()) return;
+  }
+  for (const config::Diagnostic& mistake : everywhere) diagnostics.error(mistake.where, mistake.message);
 }
 
 std::size_t Sweep::size() const {
@@ -363,7 +277,7 @@ std::vector<std::string> Sweep::columns() const {
 std::vector<json> Sweep::systems() const {
   json asked;
   if (const auto* run = std::get_if<RunQuestion>(&question_)) {
-    asked["system"] = hwprofiles::find_system(run->run.value("system", ""), run->file);
+    asked["system"] = hwprofiles::find_system(name_in(run->run, "system"), run->file);
     if (run->run.contains(kSystem.object)) asked[std::string(kSystem.object)] = run->run.at(kSystem.object);
   } else {
     const PlanRequest& request = std::get<PlanQuestion>(question_).request;

@@ -10,15 +10,11 @@
 
 #include "planner/foldwise.h"
 #include "planner/report/training_cost.h"
+#include "planner/sweep/axes.h"
 
 // A table over fields of run, model and system: a prediction or plan for every combination of the listed values
 // (docs/sweep.md).
 namespace foldwise::planner {
-
-struct Axis {
-  std::string key;  ///< Key of a run file, "model_overrides.KEY", or "system.KEY" of a number in the profile.
-  std::vector<std::string> values;  ///< As typed on a command line.
-};
 
 /// A run file that each point changes.
 struct RunQuestion {
@@ -63,6 +59,7 @@ class Sweep {
   [[nodiscard]] SweepRow row(std::size_t point) const;
 
  private:
+  void check_plans(config::Diagnostics& diagnostics) const;
   [[nodiscard]] std::vector<std::string> values(std::size_t point) const;
   void predict_point(const std::vector<std::string>& values, SweepRow& row) const;
   void plan_point(const std::vector<std::string>& values, SweepRow& row) const;
