@@ -87,7 +87,7 @@ def main(program, schema_file, run, *besides):
         script = pathlib.Path(folder) / 'launch.txt'
         script.write_text(launch)
         check('export', answer(['export', fits, '--to', 'torchrun', '--release', 'main', *as_json]))
-        check('export', answer(['export', fits, '--to', 'torchrun', '--trial', '--balanced', *as_json]))
+        check('export', answer(['export', fits, '--to', 'torchrun', '--trial', *as_json]))
         check('export_check', answer(['export', fits, '--check', megatron(folder), '--python', sys.executable, *as_json]))
         check('import', answer(['import', str(script), '--system', 'gb200', '--release', 'main', *as_json]))
         check('errors', answer(['predict', changed('wrong.json', tp=-1), *as_json], code=2))

@@ -174,7 +174,7 @@ TEST(Comparison, AnErrorIsWhatWasMeasured) {
   EXPECT_TRUE(at(1.0 + 1.01 * kIndistinguishable, choice).exceeds_error);
   EXPECT_TRUE(at(1.0 / (1.0 + 1.01 * kIndistinguishable), choice).exceeds_error);
   EXPECT_EQ(at(1.0, choice).error_pct, 100.0 * kIndistinguishable);
-  const json computes_more = {{"seq_len", 8192}};
+  const json computes_more = {{"seq_len", 8192}, {"global_batch", 64}};
   const double apart = 1.0 + 0.01 * at(1.0, computes_more).error_pct;
   EXPECT_NEAR(apart, std::exp(kNormal80 * 0.05 * std::sqrt(2.0)), 1e-9);
   EXPECT_FALSE(at(0.99 * apart, computes_more).exceeds_error);
@@ -222,6 +222,33 @@ TEST(Comparison, ALoneDifferenceIsARunOfItsOwn) {
       EXPECT_LE(sign * d.alone[i].step_time.to<double>(), sign * d.alone[i - 1].step_time.to<double>());
     }
   EXPECT_TRUE(distance(a, a, {}).alone.empty());
+}
+
+// Of runs whose steps hold different numbers of tokens, is the one that takes less time per token the faster one, and
+// is it said that these are compared? Are steps compared where they hold the same?
+TEST(Comparison, StepsOfDifferentWorkAreComparedByTimePerToken) {
+  const ComparedRun one = compared(run_with({{"global_batch", 64}})), two = compared(run_with({}));
+  ASSERT_GT(two.prediction.step_time, one.prediction.step_time);
+  ASSERT_GT(two.prediction.tokens_per_s_per_gpu, one.prediction.tokens_per_s_per_gpu);
+  const Distance d = distance(one, two, {}, false);
+  EXPECT_TRUE(d.per_token);
+  EXPECT_NEAR(d.slower_pct, 100.0 * (one.prediction.tokens_per_s_per_gpu / two.prediction.tokens_per_s_per_gpu - 1.0),
+              1e-6);
+  EXPECT_EQ(comparison_json({one, two}, {}).at("fastest"), 1);
+  EXPECT_EQ(comparison_json({two, one}, {}).at("fastest"), 0);
+  const std::string said = "time per token is compared", column = "s/token vs A";
+  const std::string text = comparison_text({two, one}, {}, {.width = 200});
+  EXPECT_THAT(text, testing::AllOf(testing::HasSubstr(said), testing::HasSubstr("B is "), testing::HasSubstr(column)));
+  EXPECT_THAT(text, testing::Not(testing::HasSubstr("A is ")));
+  // Half of the sequence length and twice the sequences are as many tokens.
+  const ComparedRun shorter = compared(run_with({{"seq_len", 2048}, {"global_batch", 256}}));
+  EXPECT_DOUBLE_EQ(distance(two, shorter, {}, false).slower_pct,
+                   100.0 * ((shorter.prediction.step_time / two.prediction.step_time).to<double>() - 1.0));
+  EXPECT_THAT(comparison_text({two, shorter}, {}),
+              testing::Not(testing::AnyOf(testing::HasSubstr(said), testing::HasSubstr(column))));
+  // Twice the GPUs at twice the batch are the faster job.
+  const ComparedRun larger = compared(run_with({{"num_gpus", 32}, {"global_batch", 256}}));
+  EXPECT_EQ(comparison_json({two, larger}, {}).at("fastest"), 1);
 }
 
 // Is it said how much of MFU is no work? DeepSeek sparse attention reads 2,048 keys of 131,072, a window 128 of 4,096;

@@ -135,6 +135,45 @@ TEST(Insight, TheBestChangeIsTheBest) {
   EXPECT_GE(others, 8);
 }
 
+/// The complete run file of `run` with the values of `set`, as somebody would type them into it.
+planner::Run with_set(const planner::Run& run, const json& set) {
+  json file = write_run(run);
+  for (const auto& [key, value] : set.items()) {
+    const std::size_t dot = key.find('.');
+    (dot == std::string::npos ? file[key] : file[key.substr(0, dot)][key.substr(dot + 1)]) = value;
+  }
+  return foldwise::parse_run(file.dump());
+}
+
+// Do the values of every change make the changed run of the complete run file, also where they leave a stated list
+// without a meaning?
+TEST(Insight, ChangesCanBeAppliedToTheRunFile) {
+  std::vector<planner::Run> runs = {
+      run_with({{"cuda_graph", {{"impl", "transformer_engine"}, {"scope", {"attn"}}}}}),
+      run_with({{"recompute", {{"granularity", "selective"}, {"modules", {"core_attn", "layernorm"}}}}}),
+      run_with({{"recompute", {{"granularity", "full"}, {"method", "block"}, {"num_layers", 2}}}}),
+      run_with({{"offload", {{"type", "fine-grained-activation"}, {"modules", {"expert_fc1"}}}}, {"pp", 1}}),
+      run_with({{"optimizer", {{"precision_aware", true}, {"exp_avg_dtype", "bf16"}}}})};
+  std::vector<planner::Run> published = load_runs(FW_ACCURACY_DIR "/runs/published_runs.json").runs;
+  for (std::size_t i = 0; i < published.size(); i += published.size() / 8)
+    if (foldwise::check(published[i]).empty()) runs.push_back(std::move(published[i]));
+  int nulls = 0;
+  for (const planner::Run& run : runs) {
+    SCOPED_TRACE(write_run(run).dump());
+    for (const Change& change : neighbours(problem_of(run), run.options).changes) {
+      const json set = change.set(run.options);
+      SCOPED_TRACE(set.dump());
+      nulls += static_cast<int>(std::ranges::count(set, json(nullptr)));
+      try {
+        EXPECT_EQ(with_set(run, set).options, change.options);
+      } catch (const ConfigError& error) {
+        ADD_FAILURE() << error.what();
+      }
+    }
+  }
+  EXPECT_GE(nulls, 10);
+}
+
 // Where only memory keeps a faster run away, does more memory say so?
 TEST(Insight, MoreMemoryIsWhatItMakesRoomFor) {
   auto run = run_with({{"recompute", {{"granularity", "full"}, {"method", "uniform"}, {"num_layers", 1}}}});

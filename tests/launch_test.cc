@@ -323,6 +323,7 @@ TEST(Export, IsReadBackAndKnownToMegatron) {
       EXPECT_EQ(imported->run.model_name, without_yarn ? "inline" : model) << text;
       // No argument says what a release, or its Transformer Engine, does.
       run->options.step.shared_expert_streams = imported->run.options.step.shared_expert_streams;
+      run->options.step.fsdp_head_gathers_ahead = imported->run.options.step.fsdp_head_gathers_ahead;
       run->options.step.optimizer.reads_bf16_moments = imported->run.options.step.optimizer.reads_bf16_moments;
       EXPECT_EQ(imported->run.num_gpus, run->num_gpus);
       EXPECT_EQ(imported->run.model.mtp_num_layers, run->model.mtp_num_layers);

@@ -98,6 +98,31 @@ def answers_keep_to_schemas(server, _):
     check("rule", server.ask("GET", "/api/rules/pp.even").json)
 
 
+# Do `compare` and `predict` agree on whether a run fits, also where only torch's allocator runs out of memory?
+def compare_fits_as_predict_does(server, _):
+    full = RUN | {"system": "gb200-nvl72", "model": "qwen3-30b-a3b", "num_gpus": 8, "pp": 1, "micro_batch": 16, "global_batch": 512,
+                  "sharding": "fsdp", "dispatcher": "hybridep", "defaults": "nemo-automodel",
+                  "recompute": {"granularity": "full", "method": "uniform", "num_layers": 1},
+                  "optimizer": {"precision_aware": True, "exp_avg_dtype": "bf16", "exp_avg_sq_dtype": "bf16", "main_params_dtype": "bf16",
+                                "main_grads_dtype": "bf16", "grad_reduce_in_fp32": False}}
+    fits = [server.post("/api/predict", run).json["fits"] for run in (RUN, full)]
+    assert fits == [True, False] and server.post("/api/predict?detail=0", full).json["fits"]
+    assert [one["prediction"]["fits"] for one in server.post("/api/compare", {"runs": [RUN, full]}).json["runs"]] == fits
+
+
+# Do bodies and addresses take the names that a command line takes? Does a name that can mean several say which?
+def names_are_those_of_a_command_line(server, _):
+    assert server.post("/api/predict", RUN | {"system": "h100"}).json == server.post("/api/predict", RUN).json
+    assert server.ask("GET", "/api/systems/h100").json == server.ask("GET", "/api/systems/h100-sxm-80gb").json
+    model = server.ask("GET", "/api/models/deepseek-v3")
+    assert model.status == 200
+    for name in ("deepseek-ai%2FDeepSeek-V3", "DeepSeek-V3"):
+        assert server.ask("GET", f"/api/models/{name}").json == model.json, name
+    error = mistakes(server.post("/api/predict", RUN | {"model": "qwen3"}), 422)[0]
+    assert error["field"] == "/model" and "can mean several" in error["message"], error
+    mistakes(server.ask("GET", "/api/models/nothing"), 404)
+
+
 # Which values does a rule refuse, and in which words?
 def refused_values_say_the_rule(server, folder):
     answer = server.post("/api/check", RUN).json
@@ -233,7 +258,7 @@ def searches_stream(server, folder):
     assert lines[-1]["answer"] == wanted
     again = server.post("/api/predict", found[0]["run"])
     assert abs(again.json["step_time_s"] / found[0]["step_time_s"] - 1) < 1e-6, again.text[:500]
-    typed = server.post("/api/plan", {**question, "effort": 0.1, "top": 1, "set": {"tp": [1, 2], "dispatcher": "alltoall"}, "why_not": [{"tp": 8}]})
+    typed = server.post("/api/plan", {**question, "model": "mistralai/Mixtral-8x7B", "effort": 0.1, "top": 1, "set": {"tp": [1, 2], "dispatcher": "alltoall"}, "why_not": [{"tp": 8}]})
     last = json.loads(typed.text.splitlines()[-1])["answer"]
     assert all(plan["run"]["tp"] in (1, 2) and plan["run"]["dispatcher"] == "alltoall" for plan in last["plans"]) and len(last["why_not"]) == 1
 
@@ -294,7 +319,8 @@ def mistakes_of_the_command_line(server, foldwise):
 def main() -> int:
     with tempfile.TemporaryDirectory() as name, serving.Server(FOLDWISE, cwd=name) as server:
         folder = pathlib.Path(name)
-        tests = [answers_are_the_commands, short_answers_are_parts, answers_keep_to_schemas, refused_values_say_the_rule, mistakes_are_located,
+        tests = [answers_are_the_commands, short_answers_are_parts, answers_keep_to_schemas, refused_values_say_the_rule,
+                 compare_fits_as_predict_does, names_are_those_of_a_command_line, mistakes_are_located,
                  requests_are_bounded, strangers_are_refused, bodies_name_no_files]
         if "plan" in sys.argv[4:]:  # The sanitizers' slow program does not.
             tests += [searches_stream, searches_end_with_their_client]

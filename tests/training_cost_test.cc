@@ -84,9 +84,9 @@ TEST(TrainingCost, TimeAndMoneyFollowFromTheStep) {
   LongRun question{.tokens = 1e12, .price_per_gpu_hour = 2.0, .failures = {}};
   const TrainingCost sound = training_cost(question, run, prediction);
   EXPECT_DOUBLE_EQ(sound.steps, std::ceil(1e12 / (128 * 4096.0)));
-  EXPECT_DOUBLE_EQ(sound.wall.to<double>(), sound.steps * prediction.step_time.to<double>());
-  EXPECT_DOUBLE_EQ(sound.gpu_hours, 16.0 * sound.wall.to<double>() / 3600.0);
-  EXPECT_DOUBLE_EQ(sound.money.value(), 2.0 * sound.gpu_hours);
+  EXPECT_DOUBLE_EQ(sound.wall->to<double>(), sound.steps * prediction.step_time.to<double>());
+  EXPECT_DOUBLE_EQ(sound.gpu_hours.value(), 16.0 * sound.wall->to<double>() / 3600.0);
+  EXPECT_DOUBLE_EQ(sound.money.value(), 2.0 * *sound.gpu_hours);
   EXPECT_FALSE(sound.goodput.has_value());
   question.failures = Failures{Seconds{3600.0 * 5e4}, gb_per_s(10.0), Seconds{600.0}};
   const TrainingCost failing = training_cost(question, run, prediction);
@@ -95,9 +95,35 @@ TEST(TrainingCost, TimeAndMoneyFollowFromTheStep) {
   EXPECT_DOUBLE_EQ(goodput.write.to<double>(), goodput.checkpoint.to<double>() / 10e9);
   const auto steps = (goodput.interval / prediction.step_time).to<double>();
   EXPECT_NEAR(steps, std::round(steps), 1e-6);
-  EXPECT_DOUBLE_EQ(failing.wall.to<double>(), sound.wall.to<double>() / goodput.share);
+  EXPECT_DOUBLE_EQ(failing.wall->to<double>(), sound.wall->to<double>() / goodput.share);
   EXPECT_EQ(failing.energy_j, sound.energy_j);
   EXPECT_EQ(training_cost_json(question, failing).at("goodput").at("share"), goodput.share);
+}
+
+// Where failures come before a checkpoint is written, is it said that the training does not progress, instead of a
+// number of days? Do slow checkpoints alone not stop it?
+TEST(TrainingCost, ATrainingThatNeverReachesACheckpointHasNoDays) {
+  const planner::Run run = small_run();
+  const Prediction prediction = predict(run);
+  const auto cost = [&](double write_per_mtbf) {
+    const Bytes checkpoint = checkpoint_bytes(run.model, run.options).value();
+    const Seconds mtbf{3600.0};
+    return LongRun{.tokens = 1e12,
+                   .price_per_gpu_hour = 2.0,
+                   .failures = Failures{16.0 * mtbf, checkpoint / (write_per_mtbf * mtbf), Seconds{1.0}}};
+  };
+  const LongRun stuck = cost(100.0), slow = cost(1.5);
+  const TrainingCost never = training_cost(stuck, run, prediction), late = training_cost(slow, run, prediction);
+  EXPECT_FALSE(never.goodput->progresses);
+  const nlohmann::json json = training_cost_json(stuck, never);
+  for (const char* key : {"days", "gpu_hours", "money"}) EXPECT_TRUE(json.at(key).is_null()) << key;
+  EXPECT_THAT(json.at("note").get<std::string>(), testing::HasSubstr("does not progress"));
+  const std::string text = training_cost_text(stuck, never);
+  EXPECT_THAT(text, testing::HasSubstr("does not progress"));
+  EXPECT_THAT(text, testing::Not(testing::HasSubstr("days")));
+  EXPECT_TRUE(late.goodput->progresses);
+  EXPECT_GT(late.wall.value(), late.steps * prediction.step_time);
+  EXPECT_TRUE(training_cost_json(slow, late).at("note").is_null());
 }
 
 // Is a checkpoint 14 bytes a parameter with Adam, 10 with one moment, whatever the layout, and unknown with LoRA?

@@ -139,34 +139,62 @@ TEST_F(Trials, AreNoneOfMegatronBridge) {
                                  testing::HasSubstr("expected a target that starts a run: not megatron-bridge"))));
 }
 
+// Does a trial whose EP ranks get what an untrained router sends say so, and only that?
+TEST_F(Trials, SayWhereLoadsAreUneven) {
+  const std::string said = "an untrained router decides";
+  const auto text = [](const planner::Run& run, Trial trial) {
+    return launch_text(launch_of(run, LaunchTarget::kTorchrun, trial), LaunchTarget::kTorchrun);
+  };
+  EXPECT_THAT(text(run_with({}), Trial::kNatural), testing::HasSubstr(said));
+  EXPECT_THAT(text(run_with({}), Trial::kBalanced), testing::Not(testing::HasSubstr(said)));
+  EXPECT_THAT(text(run_with({}), Trial::kNone), testing::Not(testing::HasSubstr(said)));
+  EXPECT_THAT(text(run_with({{"ep", 1}}), Trial::kNatural), testing::Not(testing::HasSubstr(said)));
+}
+
+/// What a launch prints: Megatron-LM's arguments and twenty steps, of which the first two take longer.
+std::string log_of(const Launch& launch) {
+  std::string log = " > using world size: 16, data-parallel size: 8\n------------------------ arguments ------------\n";
+  for (const Settings* settings : {&launch.model, &launch.plan, &launch.trial})
+    for (const auto& [dest, setting] : settings->all()) log += "  " + dest + " ..... " + word_of(setting.value) + "\n";
+  log += "  world_size ..... 16\n-------------------- end of arguments ---------------------\n";
+  for (int i = 1; i <= kTrialSteps; ++i)
+    log += fmt::format(
+        " iteration {:8}/      20 | consumed samples: {} | elapsed time per iteration (ms): {} | throughput per GPU "
+        "(TFLOP/s/GPU): 400.0 | learning rate: 1.0E-04 | global batch size:   128 | lm loss: 1.0E+01 | loss scale: "
+        "1.0 | number of skipped iterations:   0 | number of nan iterations:   0 |\n",
+        i, 128 * i, i <= 2 ? 9000.0 : 1500.0);
+  return log;
+}
+
 // Does the log of a trial come back as a measured run of the same options?
 TEST_F(Trials, LogsAreReadBack) {
   for (const Release& release : releases()) {
     SCOPED_TRACE(release.name);
     const planner::Run run = run_with({{"release", release.name}});
-    const Launch launch = launch_of(run, LaunchTarget::kTorchrun, Trial::kBalanced);
-    std::string log =
-        " > using world size: 16, data-parallel size: 8\n------------------------ arguments ------------\n";
-    for (const Settings* settings : {&launch.model, &launch.plan, &launch.trial})
-      for (const auto& [dest, setting] : settings->all())
-        log += "  " + dest + " ..... " + word_of(setting.value) + "\n";
-    log += "  world_size ..... 16\n-------------------- end of arguments ---------------------\n";
-    for (int i = 1; i <= kTrialSteps; ++i)
-      log += fmt::format(
-          " iteration {:8}/      20 | consumed samples: {} | elapsed time per iteration (ms): {} | throughput per GPU "
-          "(TFLOP/s/GPU): 400.0 | learning rate: 1.0E-04 | global batch size:   128 | lm loss: 1.0E+01 | loss scale: "
-          "1.0 | number of skipped iterations:   0 | number of nan iterations:   0 |\n",
-          i, 128 * i, i <= 2 ? 9000.0 : 1500.0);
     ImportRequest request;
     request.system = "h200";
     request.release = &release;
-    const Imported imported = import_launch(log, "train.log", request);
+    const Imported imported =
+        import_launch(log_of(launch_of(run, LaunchTarget::kTorchrun, Trial::kBalanced)), "train.log", request);
     EXPECT_EQ(imported.run.release, &release);
     EXPECT_EQ(imported.run.model_name, "mini-mixtral-8l");
     EXPECT_DOUBLE_EQ(imported.run.measured.step_time_s.value_or(0.0), 1.5);
     for (const char* key : {"tp", "pp", "ep", "micro_batch", "dispatcher", "software.cross_entropy"})
       EXPECT_EQ(field(key).value.get(imported.run.options), field(key).value.get(run.options)) << key;
   }
+}
+
+// Is it said of a log's measurement that its router decided on the loads of EP ranks?
+TEST_F(Trials, LogsOfUnevenLoadsAreNamed) {
+  ImportRequest request;
+  request.system = "h200";
+  const auto notes = [&](const planner::Run& run, Trial trial) {
+    return import_launch(log_of(launch_of(run, LaunchTarget::kTorchrun, trial)), "train.log", request).notes;
+  };
+  const auto uneven = testing::Contains(testing::HasSubstr("loads of the log's EP ranks"));
+  EXPECT_THAT(notes(run_with({}), Trial::kNatural), uneven);
+  EXPECT_THAT(notes(run_with({}), Trial::kBalanced), testing::Not(uneven));
+  EXPECT_THAT(notes(run_with({{"ep", 1}}), Trial::kNatural), testing::Not(uneven));
 }
 
 // ---- The user's own Megatron-LM ------------------------------------------------------------------------------------

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "costmodel/step/reserved_memory.h"
+#include "planner/answer/run_answer.h"
 #include "planner/report/explanation.h"
 #include "planner/report/insight_report.h"
 #include "planner/report/plan_report.h"
@@ -169,6 +170,7 @@ PlanAnswer plan_answer(const PlanAsked& asked, config::Diagnostics diagnostics, 
     diagnostics.throw_if_any();
     today = ComparedRun{asked_in(*asked.from, asked.release), {}};
     today->prediction = foldwise::predict(today->run);
+    today->prediction.fits = fits_allocator(today->run, today->prediction);
   }
   const PlanProblem problem = with_pins(pinned, [&] {
     return today ? problem_from(today->run, asked, request) : problem_of(asked, request, diagnostics);
@@ -198,8 +200,11 @@ PlanAnswer plan_answer(const PlanAsked& asked, config::Diagnostics diagnostics, 
   const Progress now{.effort = 1.0, .best = {}, .least = result.least};
   for (const Asked& question : questions)
     answer.why_not.push_back(why_not(of, question, [&] { return !progress || progress(now); }));
-  if (today && !result.plans.empty())
-    answer.from = {*today, {run_of(of, result.plans.front()), result.plans.front().prediction}};
+  if (today && !result.plans.empty()) {
+    ComparedRun first{run_of(of, result.plans.front()), result.plans.front().prediction};
+    first.prediction.fits = fits_allocator(first.run, first.prediction);
+    answer.from = {*today, std::move(first)};
+  }
   return answer;
 }
 
@@ -207,8 +212,9 @@ nlohmann::json plan_answer_json(const PlanAnswer& answer) {
   const auto& [problem, result, limit, tried] = answer.answered;
   nlohmann::json json = answer.objective == "time" ? plan_json(problem, result, built_in_errors())
                                                    : answer_json(answer.answered, answer.objective, built_in_errors());
-  json["explain"] =
-      answer.insight ? insight_json(result.plans.front().prediction, *answer.insight) : nlohmann::json(nullptr);
+  json["explain"] = answer.insight
+                        ? insight_json(result.plans.front().options, result.plans.front().prediction, *answer.insight)
+                        : nlohmann::json(nullptr);
   json["decision"] = answer.decision ? decision_json(*answer.decision) : nlohmann::json(nullptr);
   if (answer.decision) {
     json["decision"]["first"] = 1;

@@ -61,7 +61,7 @@ nlohmann::json run_answer_json(const Run& run, const RunAnswer& answer) {
     result["imbalance"] = {{"p99_load", answer.imbalance->p99_load},
                            {"p99_memory_gib", in_gib(answer.imbalance->p99_memory)}};
   result["fitting"] = answer.fitting ? fitting_json(run, *answer.fitting) : nlohmann::json(nullptr);
-  result["explain"] = insight_json(answer.prediction, answer.insight);
+  result["explain"] = insight_json(run.options, answer.prediction, answer.insight);
   result["communication"] = communication_json(answer.communication);
   if (answer.training) result["training"] = training_cost_json(*answer.question, *answer.training);
   result["run"] = write_run(run);
@@ -112,6 +112,14 @@ std::string run_answer_text(const Run& run, const RunAnswer& answer, const Scree
   return text;
 }
 
+bool fits_allocator(const Run& run, const Prediction& prediction) {
+  if (!prediction.fits) return false;
+  Prediction replayed = prediction;
+  costmodel::add_reserved(foldwise::compose(run), replayed,
+                          {.segments = false, .only_whether_it_fits = true, .each = side_by_side});
+  return replayed.fits;
+}
+
 std::vector<ComparedRun> predict_all(const std::vector<std::function<Run()>>& readers) {
   std::vector<ComparedRun> runs;
   config::Diagnostics diagnostics;
@@ -119,6 +127,7 @@ std::vector<ComparedRun> predict_all(const std::vector<std::function<Run()>>& re
     try {
       Run run = read();
       Prediction prediction = foldwise::predict(run);
+      prediction.fits = fits_allocator(run, prediction);
       runs.push_back({std::move(run), std::move(prediction)});
     } catch (const ConfigError& error) {
       diagnostics.add(error);

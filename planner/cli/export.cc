@@ -15,15 +15,15 @@ namespace {
 
 struct ExportOptions {
   std::string file, to = "megatron-lm", release, format = "text";
-  bool trial = false, balanced = false;
+  bool trial = false, untrained_router = false;
   std::string check, python = "python3";  ///< check: folder of Megatron-LM; empty: no check.
 };
 
 int export_run(const ExportOptions& options) {
   const planner::Run run = foldwise::load_run(options.file, planner::find_release(options.release));
-  const planner::Trial trial = options.balanced ? planner::Trial::kBalanced
-                               : options.trial  ? planner::Trial::kNatural
-                                                : planner::Trial::kNone;
+  const planner::Trial trial = !options.trial             ? planner::Trial::kNone
+                               : options.untrained_router ? planner::Trial::kNatural
+                                                          : planner::Trial::kBalanced;
   for (const auto& [name, target] : planner::launch_targets()) {
     if (name != options.to) continue;
     const planner::Launch launch = planner::launch_of(run, target, trial);
@@ -55,8 +55,12 @@ void add_export(CLI::App& app, Command& chosen) {
   add_release(*command, options->release, "the run file's, or the newest with a number");
   CLI::Option* trial = command->add_flag("--trial", options->trial,
                                          "A short run on made-up data that starts as it is: does it train and fit?");
-  command->add_flag("--balanced", options->balanced, "Of a trial: tokens are spread evenly, as predictions have it")
+  command
+      ->add_flag("--no-balanced", options->untrained_router,
+                 "Of a trial: an untrained router spreads the tokens, not evenly as predictions have it")
       ->needs(trial);
+  // The default, which one had to ask for once.
+  command->add_flag("--balanced")->needs(trial)->excludes("--no-balanced")->group("");
   CLI::Option* check =
       command->add_option("--check", options->check,
                           "Instead: ask the Megatron-LM in this folder whether it takes the arguments, without a GPU");

@@ -21,6 +21,7 @@
 
 #include "costmodel/config/diagnostics.h"
 #include "costmodel/config/output_file.h"
+#include "planner/cli/commands.h"
 
 namespace foldwise::cli {
 namespace {

@@ -401,9 +401,14 @@ Imported import_launch(const std::string& bytes, const std::string& file, const 
     if (!as_run || !other.empty())
       source.notes.push_back(fmt::format("what the log measured is of {}: left out",
                                          as_run ? "another model" : "other GPUs than those that are given"));
-    else if (!iterations.measured.is_null())
+    else if (!iterations.measured.is_null()) {
       result.json["measured"] = iterations.measured;
-    else if (!iterations.unmeasured.empty())
+      if (source.settings.integer("expert_model_parallel_size", 1) > 1 &&
+          !source.settings.on("moe_router_force_load_balancing"))
+        source.notes.emplace_back(
+            "loads of the log's EP ranks are those of its router, uneven while that is untrained; predictions assume "
+            "even loads unless expert_load says otherwise");
+    } else if (!iterations.unmeasured.empty())
       source.notes.push_back("no step is measured: " + iterations.unmeasured);
     result.left_out = std::move(iterations.left_out);
     result.steady = iterations.steady;

@@ -45,6 +45,27 @@ std::vector<const Prediction*> predictions(const std::vector<ComparedRun>& runs)
   return list;
 }
 
+double tokens_of_step(const Run& run) {
+  return static_cast<double>(run.options.pipeline.global_batch) * static_cast<double>(run.options.layer.seq_len);
+}
+
+/// Seconds in which `other` trains on as many tokens as a step of `first` holds.
+Seconds time_of_same_work(const ComparedRun& first, const ComparedRun& other) {
+  return other.prediction.step_time * (tokens_of_step(first.run) / tokens_of_step(other.run));
+}
+
+bool steps_hold_same_work(const std::vector<ComparedRun>& runs) {
+  return std::ranges::all_of(
+      runs, [&](const ComparedRun& item) { return tokens_of_step(item.run) == tokens_of_step(runs.front().run); });
+}
+
+std::size_t fastest_of(const std::vector<ComparedRun>& runs) {
+  const auto time = [&](const ComparedRun& item) { return time_of_same_work(runs.front(), item); };
+  return static_cast<std::size_t>(std::ranges::min_element(runs, {}, time) - runs.begin());
+}
+
+constexpr std::string_view kPerToken = "Steps hold different work, so time per token is compared. ";
+
 std::vector<Row> seconds_by_cause(const Waterfall& waterfall) {
   std::vector<Row> rows;
   for (const char* cause : {"compute", "exposed_communication", "exposed_copy", "bubble", "host", "rest"}) {
@@ -138,7 +159,8 @@ std::string distance_words(const Distance& d, const std::string& name) {
 }
 
 std::string distance_text(const Screen& screen, const Distance& d, const std::string& name) {
-  return wrapped(distance_words(d, name), screen.width, 2) + '\n';
+  const std::string text = (d.per_token ? std::string(kPerToken) : std::string()) + distance_words(d, name);
+  return wrapped(text, screen.width, 2) + '\n';
 }
 
 std::string alone_table(const Screen& screen, const ComparedRun& first, const ComparedRun& other, const Distance& d,
@@ -225,7 +247,10 @@ const LoneDifference* Distance::nearest(Seconds first, Seconds other) const {
 
 Distance distance(const ComparedRun& first, const ComparedRun& other, const ErrorModel& of_all, bool with_alone) {
   const Seconds from = first.prediction.step_time, to = other.prediction.step_time;
-  Distance result{.slower_pct = 100.0 * ((to / from).to<double>() - 1.0), .alone = {}};
+  const Seconds same_work = time_of_same_work(first, other);
+  Distance result{.slower_pct = 100.0 * ((same_work / from).to<double>() - 1.0),
+                  .per_token = !steps_hold_same_work({first, other}),
+                  .alone = {}};
   const std::vector<Difference> fields = differences({first, other});
   double error = kIndistinguishable;
   if (!std::ranges::all_of(fields, [](const Difference& d) { return is_choice_of_plan(d.field); })) {
@@ -235,7 +260,7 @@ Distance distance(const ComparedRun& first, const ComparedRun& other, const Erro
                                                                      first.run.system_name == other.run.system_name)));
   }
   result.error_pct = 100.0 * error;
-  result.exceeds_error = std::max(from, to) > (1.0 + error) * std::min(from, to);
+  result.exceeds_error = std::max(from, same_work) > (1.0 + error) * std::min(from, same_work);
   if (!with_alone) return result;
   result.alone = lone_differences(first.run, other.run);
   const double sign = to < from ? -1.0 : 1.0;
@@ -266,10 +291,7 @@ json comparison_json(const std::vector<ComparedRun>& runs, const ErrorModel& err
   for (std::size_t i = 1; i < runs.size(); ++i)
     result["distances"].push_back(
         distance_json(runs.front(), runs[i], distance(runs.front(), runs[i], errors, runs.size() <= kMostTakenApart)));
-  std::size_t fastest = 0;
-  for (std::size_t i = 0; i < runs.size(); ++i)
-    if (runs[i].prediction.step_time < runs[fastest].prediction.step_time) fastest = i;
-  result["fastest"] = fastest;
+  result["fastest"] = fastest_of(runs);
   return result;
 }
 
@@ -278,12 +300,14 @@ namespace {
 std::string title_of(const ComparedRun& item) { return item.run.id.empty() ? item.run.file : item.run.id; }
 
 std::string runs_table(const Screen& screen, const std::vector<ComparedRun>& runs) {
-  Table table({"", "step s", "vs A", "tokens/s/GPU", "TFLOPS", "MFU %", "GiB", "<fits", "<run"});
+  const char* const against = steps_hold_same_work(runs) ? "vs A" : "s/token vs A";
+  Table table({"", "step s", against, "tokens/s/GPU", "TFLOPS", "MFU %", "GiB", "<fits", "<run"});
   const auto first = runs.front().prediction.step_time.to<double>();
   for (std::size_t i = 0; i < runs.size(); ++i) {
     const Prediction& p = runs[i].prediction;
     const auto step = p.step_time.to<double>();
-    table.add({label(i), seconds_text(step), i == 0 ? "" : fmt::format("{:+.1f} %", 100.0 * (step / first - 1.0)),
+    const auto same_work = time_of_same_work(runs.front(), runs[i]).to<double>();
+    table.add({label(i), seconds_text(step), i == 0 ? "" : fmt::format("{:+.1f} %", 100.0 * (same_work / first - 1.0)),
                grouped_digits(p.tokens_per_s_per_gpu), fmt::format("{:.0f}", p.model_tflops_per_gpu),
                fmt::format("{:.1f}", p.mfu_pct), fmt::format("{:.1f}", in_gib(p.peak_memory)), p.fits ? "yes" : "NO",
                title_of(runs[i])});
@@ -346,14 +370,11 @@ std::string memory_line(const Screen& screen, const std::vector<ComparedRun>& ru
 
 /// "B is 3.46 % slower than A, more than the 3 % ..."
 std::string verdict(const Screen& screen, const std::vector<ComparedRun>& runs, const ErrorModel& errors) {
-  std::size_t fastest = 0;
-  for (std::size_t i = 0; i < runs.size(); ++i)
-    if (runs[i].prediction.step_time < runs[fastest].prediction.step_time) fastest = i;
+  const std::size_t fastest = fastest_of(runs);
   const std::size_t other = fastest == 0 ? 1 : fastest;
   const Distance d = distance(runs.front(), runs[other], errors, false);
-  std::string text;
-  if (fastest == 0 && runs.size() > 2) text = "A is the fastest. ";
-  if (fastest > 0 && runs.size() > 2) text = label(fastest) + " is the fastest. ";
+  std::string text(steps_hold_same_work(runs) ? std::string_view() : kPerToken);
+  if (runs.size() > 2) text += label(fastest) + " is the fastest. ";
   if (d.slower_pct == 0.0 && differences({runs.front(), runs[other]}).empty())
     text += fmt::format("{} is the same run as A.", label(other));
   else

@@ -27,7 +27,9 @@ struct Difference {
 
 /// Distance of a run from the first run, and the differences that cause it.
 struct Distance {
-  double slower_pct = 0.0;  ///< Percent of the first run's step time.
+  /// Percent of the first run's step time. Of its time per token if the steps hold different numbers of tokens.
+  double slower_pct = 0.0;
+  bool per_token = false;  ///< Whether they do.
   /// Distance below which the model cannot tell the two runs apart: kIndistinguishable; if the runs differ in more than
   /// `plan` chooses, at least the 80 % interval of the difference of their errors.
   double error_pct = 0.0;

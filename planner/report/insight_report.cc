@@ -45,13 +45,11 @@ std::string resource_text(Resource resource) {
   return "host speed";
 }
 
-json change_json(const Prediction& prediction, const std::optional<Change>& change) {
+json change_json(const costmodel::TrainingOptions& options, const Prediction& prediction,
+                 const std::optional<Change>& change) {
   if (!change) return nullptr;
-  json set = json::object();
-  for (const Change::Setting& s : change->settings) set[s.field->key] = s.to;
-  if (!change->options.pipeline.layout.empty()) set["pipeline_layout"] = change->options.pipeline.layout;
   return {{"change", change->text()},
-          {"set", std::move(set)},
+          {"set", change->set(options)},
           {"step_time_s", seconds_of(change->step_time)},
           {"gain_s", seconds_of(prediction.step_time - change->step_time)},
           {"peak_device_memory_gib", in_gib(change->peak_memory)}};
@@ -99,7 +97,7 @@ std::string against_first(const Screen& screen, const Plan& first, const WhyNot&
 
 }  // namespace
 
-json insight_json(const Prediction& prediction, const Insight& insight) {
+json insight_json(const costmodel::TrainingOptions& options, const Prediction& prediction, const Insight& insight) {
   const Walls& w = insight.walls;
   json sensitivities = json::array();
   for (const Sensitivity& s : insight.sensitivities)
@@ -116,8 +114,8 @@ json insight_json(const Prediction& prediction, const Insight& insight) {
           {"memory_used", w.memory_used},
           {"binding", insight.binding ? json(to_string(*insight.binding)) : json(nullptr)},
           {"sensitivities", std::move(sensitivities)},
-          {"best_change", change_json(prediction, insight.best)},
-          {"best_change_with_more_memory", change_json(prediction, insight.best_with_more_memory)},
+          {"best_change", change_json(options, prediction, insight.best)},
+          {"best_change_with_more_memory", change_json(options, prediction, insight.best_with_more_memory)},
           {"changes_predicted", insight.neighbours.predicted},
           {"changes_refused", insight.neighbours.refused}};
 }

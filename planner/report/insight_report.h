@@ -12,7 +12,9 @@
 // run is not among the plans.
 namespace foldwise::planner {
 
-[[nodiscard]] nlohmann::json insight_json(const costmodel::Prediction& prediction, const Insight& insight);
+/// `options` are those of the prediction.
+[[nodiscard]] nlohmann::json insight_json(const costmodel::TrainingOptions& options,
+                                          const costmodel::Prediction& prediction, const Insight& insight);
 [[nodiscard]] std::string insight_text(const costmodel::Prediction& prediction, const Insight& insight,
                                        const Screen& screen);
 

@@ -19,6 +19,11 @@ namespace {
 constexpr double kHour = 3600.0, kDay = 24.0 * kHour;  ///< Seconds.
 constexpr double kMegawattHour = 1e6 * kHour;          ///< Joules.
 
+/// Least probability that a job gets from a start to its next checkpoint.
+constexpr double kLeastProgress = 1e-3;
+constexpr const char* kNoProgress =
+    "the training does not progress: of 1,000 starts less than one comes to its next checkpoint before a failure";
+
 template <typename Value, typename Scale>
 json or_null(const std::optional<Value>& value, Scale scale) {
   return value ? json(scale(*value)) : json(nullptr);
@@ -34,6 +39,8 @@ std::optional<Goodput> goodput_of(const Failures& failures, const Run& run, Seco
   const Seconds best = daly_interval(result.write, result.mtbf);
   result.interval = std::max(1.0, std::round((best / step_time).to<double>())) * step_time;
   result.share = expected_goodput(result.interval, result.write, failures.restart, result.mtbf);
+  const Seconds to_checkpoint = failures.restart + result.interval + result.write;
+  result.progresses = std::exp(-(to_checkpoint / result.mtbf).to<double>()) >= kLeastProgress;
   return result;
 }
 
@@ -70,17 +77,16 @@ TrainingCost training_cost(const LongRun& question, const Run& run, const costmo
   const auto step_tokens =
       static_cast<double>(run.options.pipeline.global_batch) * static_cast<double>(run.options.layer.seq_len);
   cost.steps = std::ceil(question.tokens / step_tokens);
-  cost.wall = cost.steps * prediction.step_time;
+  const Seconds work = cost.steps * prediction.step_time;
   const costmodel::Step step = costmodel::compose_step(run.model, run.options, run.hardware);
   const auto gpus = static_cast<double>(run.num_gpus);
   if (const auto power = costmodel::mean_power(step, prediction.step_time))
-    cost.energy_j = power->to<double>() * cost.wall.to<double>() * gpus;
-  if (question.failures) {
-    cost.goodput = goodput_of(*question.failures, run, prediction.step_time);
-    if (cost.goodput) cost.wall = cost.wall / cost.goodput->share;
-  }
-  cost.gpu_hours = cost.wall.to<double>() / kHour * gpus;
-  if (question.price_per_gpu_hour) cost.money = *question.price_per_gpu_hour * cost.gpu_hours;
+    cost.energy_j = power->to<double>() * work.to<double>() * gpus;
+  if (question.failures) cost.goodput = goodput_of(*question.failures, run, prediction.step_time);
+  if (cost.goodput && !cost.goodput->progresses) return cost;
+  cost.wall = cost.goodput ? work / cost.goodput->share : work;
+  cost.gpu_hours = cost.wall->to<double>() / kHour * gpus;
+  if (question.price_per_gpu_hour) cost.money = *question.price_per_gpu_hour * *cost.gpu_hours;
   return cost;
 }
 
@@ -88,17 +94,19 @@ json training_cost_json(const LongRun& question, const TrainingCost& cost) {
   const auto same = [](double value) { return value; };
   return {{"tokens", question.tokens},
           {"steps", cost.steps},
-          {"days", cost.wall.to<double>() / kDay},
-          {"gpu_hours", cost.gpu_hours},
+          {"days", or_null(cost.wall, [](Seconds wall) { return wall.to<double>() / kDay; })},
+          {"gpu_hours", or_null(cost.gpu_hours, same)},
           {"money", or_null(cost.money, same)},
           {"energy_mwh", or_null(cost.energy_j, [](double joules) { return joules / kMegawattHour; })},
-          {"goodput", or_null(cost.goodput, [](const Goodput& g) {
-             return json{{"share", g.share},
-                         {"job_mtbf_hours", g.mtbf.to<double>() / kHour},
-                         {"checkpoint_bytes", g.checkpoint.to<double>()},
-                         {"checkpoint_s", g.write.to<double>()},
-                         {"interval_s", g.interval.to<double>()}};
-           })}};
+          {"goodput", or_null(cost.goodput,
+                              [](const Goodput& g) {
+                                return json{{"share", g.share},
+                                            {"job_mtbf_hours", g.mtbf.to<double>() / kHour},
+                                            {"checkpoint_bytes", g.checkpoint.to<double>()},
+                                            {"checkpoint_s", g.write.to<double>()},
+                                            {"interval_s", g.interval.to<double>()}};
+                              })},
+          {"note", cost.wall ? json(nullptr) : json(kNoProgress)}};
 }
 
 std::string training_cost_text(const LongRun& question, const TrainingCost& cost) {
@@ -107,7 +115,8 @@ std::string training_cost_text(const LongRun& question, const TrainingCost& cost
     out += fmt::format("  {:<16} {}\n", name, wrapped(text, 80, 19));
   };
   line("steps", fmt::format("{:.0f}", cost.steps));
-  line("time", fmt::format("{:.1f} days, {:.4g} GPU-hours", cost.wall.to<double>() / kDay, cost.gpu_hours));
+  line("time", cost.wall ? fmt::format("{:.1f} days, {:.4g} GPU-hours", cost.wall->to<double>() / kDay, *cost.gpu_hours)
+                         : kNoProgress);
   if (cost.money) line("price", fmt::format("{:.4g}", *cost.money));
   line("energy of GPUs",
        cost.energy_j ? fmt::format("{:.4g} MWh at work, without hosts, network, cooling and what failures repeat",
@@ -115,8 +124,10 @@ std::string training_cost_text(const LongRun& question, const TrainingCost& cost
                      : "not known: the system's profile has no power limit");
   if (question.failures && !cost.goodput) line("goodput", "not known: checkpoints of LoRA are not modelled");
   if (const auto& g = cost.goodput) {
-    line("goodput", fmt::format("{:.2f} % of the time is work that stays", 100.0 * g->share));
-    line("failures", fmt::format("one every {:.1f} hours", g->mtbf.to<double>() / kHour));
+    if (g->progresses) line("goodput", fmt::format("{:.2f} % of the time is work that stays", 100.0 * g->share));
+    const double hours = g->mtbf.to<double>() / kHour;
+    line("failures",
+         fmt::format("one every {} hours", hours < 1.0 ? fmt::format("{:.2g}", hours) : fmt::format("{:.1f}", hours)));
     line("checkpoints",
          fmt::format("{:.0f} GB in {} s, one every {:.1f} minutes (Young, Daly)", g->checkpoint.to<double>() / 1e9,
                      seconds_text(g->write.to<double>()), g->interval.to<double>() / 60.0));

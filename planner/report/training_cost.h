@@ -30,12 +30,16 @@ struct Goodput {
   Seconds mtbf{};      ///< The job's.
   Seconds interval{};  ///< Work between checkpoints: the whole number of steps nearest to daly_interval().
   double share = 1.0;  ///< Work divided by expected time.
+  /// Whether one start in a thousand comes to its next checkpoint before a failure. Otherwise the expected time says
+  /// nothing: the job starts again and again from the same step.
+  bool progresses = true;
 };
 
 struct TrainingCost {
   double steps = 0.0;
-  Seconds wall{};  ///< Expected; includes failures and checkpoints if LongRun::failures is set.
-  double gpu_hours = 0.0;
+  /// Expected; includes failures and checkpoints if LongRun::failures is set. Unset if the training does not progress.
+  std::optional<Seconds> wall;
+  std::optional<double> gpu_hours;
   std::optional<double> money;
   /// Energy of the GPUs while they work, without time lost to failures and checkpoints. Unset if the profile has no
   /// power limit.
@@ -61,7 +65,8 @@ struct TrainingCost {
 [[nodiscard]] TrainingCost training_cost(const LongRun& question, const Run& run,
                                          const costmodel::Prediction& prediction);
 
-/// {tokens, steps, days, gpu_hours, money, energy_mwh, goodput {...}}; unknown values are null (docs/sweep.md#cost).
+/// {tokens, steps, days, gpu_hours, money, energy_mwh, goodput {...}, note}; unknown values are null
+/// (docs/sweep.md#cost).
 [[nodiscard]] nlohmann::json training_cost_json(const LongRun& question, const TrainingCost& cost);
 [[nodiscard]] std::string training_cost_text(const LongRun& question, const TrainingCost& cost);
 

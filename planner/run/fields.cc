@@ -1269,6 +1269,18 @@ std::vector<Field> make_fields() {
        .matters = FW_MATTERS(m.moe.shared_ffn_hidden_size > 0 && o.layer.overlaps.shared_expert),
        .differs = FW_WHEN(o.layer.overlaps.shared_expert),
        .decided_by = {"overlaps.shared_expert"}},
+      {.key = "software.fsdp_head_gathers_ahead",
+       .value = boolean(FW_AT(step.fsdp_head_gathers_ahead)),
+       .level = Level::kStep,
+       .megatron = true,
+       .megatron_in = {{.releases = in_releases("0.18.2"),
+                        .value = false,
+                        .source =
+                            "core_v0.18.2 megatron/core/distributed/fsdp/src/megatron_fsdp/megatron_fsdp.py:905"}},
+       .doc = "Megatron-FSDP's embedding and head gather layers ahead in every micro-batch, and what is gathered of "
+              "them is freed before the optimizer step",
+       .differs = FW_WHEN(o.step.sharding == costmodel::Sharding::kFsdp),
+       .decided_by = {"sharding"}},
       {.key = "software.pytorch_cuda_alloc_conf",
        .value = text_like(R"([A-Za-z0-9_.:,\[\]> -]*)", "option:value,... as PyTorch's allocator reads it"),
        .doc = "PYTORCH_CUDA_ALLOC_CONF of the run; export writes it. Silent: unknown, and export writes "

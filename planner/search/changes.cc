@@ -48,6 +48,18 @@ class Collector {
     return field.tried != nullptr && field.counts_in(problem_.model, options);
   }
 
+  /// Whether fields that did not count before have values that runs have: not the empty list or the 0 of an option that
+  /// is off, such as no layers to offload by layer.
+  [[nodiscard]] bool is_complete(const TrainingOptions& options) const {
+    return std::ranges::all_of(fields(), [&](const Field& f) {
+      if (!searched(f, options) || searched(f, base_)) return true;
+      const json now = f.value.get(options);
+      if (now != 0 && now != json::array()) return true;
+      const std::vector<json> tried = f.tried(facts_);
+      return std::ranges::find(tried, now) != tried.end();
+    });
+  }
+
   void change(const Field& field, const std::vector<Change::Setting>& before, const TrainingOptions& options) {
     const json now = field.value.get(options);
     for (const std::vector<json>& values : directions(field, field.tried(facts_), now))
@@ -64,7 +76,7 @@ class Collector {
   }
 
   bool consider(const std::vector<Change::Setting>& settings, const TrainingOptions& options) {
-    if (options == base_) return false;
+    if (options == base_ || !is_complete(options)) return false;
     if (first_violation(problem_, options)) {
       ++found_.refused;
       return false;
@@ -98,6 +110,17 @@ std::string Change::text() const {
   return fmt::format("{}{}", fmt::join(list, ", "), gives_memory_back ? " (torch then gives memory back)" : "");
 }
 
+json Change::set(const TrainingOptions& base) const {
+  json values = json::object();
+  for (const Field& f : fields()) {
+    if (!f.is_option()) continue;
+    const json from = f.applies_to(base) ? f.value.get(base) : json(nullptr),
+               to = f.applies_to(options) ? f.value.get(options) : json(nullptr);
+    if (from != to) values[f.key] = to;
+  }
+  return values;
+}
+
 bool split_layers(const Problem& problem, TrainingOptions& o) {
   const costmodel::ModelSpec& model = problem.model;
   const std::int64_t slots = o.pipeline.pp * o.pipeline.vpp;
@@ -115,9 +138,13 @@ bool split_layers(const Problem& problem, TrainingOptions& o) {
 }
 
 TrainingOptions with_value(const Problem& problem, TrainingOptions options, const Field& field, const json& value) {
-  const std::int64_t pp = options.pipeline.pp, vpp = options.pipeline.vpp;
+  static const TrainingOptions untouched;
+  const TrainingOptions before = options;
+  const std::int64_t pp = before.pipeline.pp, vpp = before.pipeline.vpp;
   field.value.set(options, value);
   settle(options);
+  for (const Field& f : fields())
+    if (f.value.set && f.acts_in(before) && !f.acts_in(options)) f.value.set(options, f.value.get(untouched));
   const std::int64_t model_parallel = options.layer.tp * options.layer.cp * options.pipeline.pp;
   if (model_parallel > 0 && problem.num_gpus % model_parallel == 0) options.step.dp = problem.num_gpus / model_parallel;
   if (options.pipeline.pp == 1) options.pipeline.vpp = 1;

@@ -28,10 +28,14 @@ struct Change {
   bool gives_memory_back = false;  ///< Torch has no room for it, though it fits. Only known of Insight::best.
   /// "recompute.granularity none -> selective, recompute.modules ...".
   [[nodiscard]] std::string text() const;
+  /// Values by field that turn the complete run file of `base`, the options before the change, into that of the changed
+  /// run. Null: the field is unset, or means nothing any more.
+  [[nodiscard]] nlohmann::json set(const costmodel::TrainingOptions& base) const;
 };
 
 /// `options` with `value` for the field. Values that follow from it change too: DP is set from the other sizes (it
-/// stays if they do not divide the GPUs), and another number of stages splits the layers anew. Rules may refuse the
+/// stays if they do not divide the GPUs), another number of stages splits the layers anew, and fields that act no more
+/// get their defaults. Rules may refuse the
 /// result.
 [[nodiscard]] costmodel::TrainingOptions with_value(const Problem& problem, costmodel::TrainingOptions options,
                                                     const Field& field, const nlohmann::json& value);

@@ -5,6 +5,8 @@
 
 #include <algorithm>
 #include <array>
+#include <charconv>
+#include <cstddef>
 #include <functional>
 #include <optional>
 #include <string>
@@ -101,20 +103,33 @@ Response wrong_method(std::string_view allowed) {
   return response;
 }
 
+/// "%2F" in an address is '/'. What is no two digits of base 16 stays.
+std::string percent_decoded(std::string_view text) {
+  std::string decoded;
+  for (std::size_t at = 0; at < text.size(); ++at) {
+    unsigned char code = 0;
+    const bool coded = text[at] == '%' && at + 2 < text.size();
+    const char* const digits = text.data() + at + 1;
+    if (coded && std::from_chars(digits, digits + 2, code, 16).ptr == digits + 2) {
+      decoded += static_cast<char>(code);
+      at += 2;
+    } else {
+      decoded += text[at];
+    }
+  }
+  return decoded;
+}
+
 /// One entry of a catalogue: /api/models/NAME.
 Response entry(const std::string& path) {
   const auto named = [&](std::string_view folder) {
-    return path.starts_with(folder) ? path.substr(folder.size()) : "";
+    return path.starts_with(folder) ? percent_decoded(path).substr(folder.size()) : "";
   };
-  if (const std::string name = named("/api/models/"); !name.empty()) {
-    const std::vector<std::string> known = planner::built_in_models();
-    if (std::ranges::find(known, name) != known.end()) return success(planner::model_json(name));
-  }
-  if (const std::string name = named("/api/systems/"); !name.empty()) {
-    const std::vector<std::string> known = hwprofiles::built_in_systems();
-    if (std::ranges::find(known, name) != known.end())
-      return success(planner::system_json(hwprofiles::load_profile(name)));
-  }
+  if (const std::string name = named("/api/models/"); !name.empty())
+    if (const auto model = built_in_model_meant(name)) return success(planner::model_json(*model));
+  if (const std::string name = named("/api/systems/"); !name.empty())
+    if (const auto system = built_in_system_meant(name))
+      return success(planner::system_json(hwprofiles::load_profile(*system)));
   if (const std::string name = named("/api/rules/"); !name.empty())
     if (const auto rule = std::ranges::find(planner::rules(), std::string_view(name), &planner::Rule::id);
         rule != planner::rules().end())

@@ -15,6 +15,7 @@
 #include "planner/models/models.h"
 #include "planner/run/defaults.h"
 #include "planner/run/names.h"
+#include "planner/run/near_names.h"
 #include "planner/run/release.h"
 
 namespace foldwise::serve {
@@ -30,29 +31,44 @@ constexpr std::size_t kMostRuns = 16;         ///< That one request compares.
 constexpr std::int64_t kMostPlans = 100;      ///< That one request lists.
 constexpr double kMostEffortSeconds = 600.0;  ///< Of a core, about.
 
-/// Reports a name that is not built in. Nothing is looked up in the file system.
-void check_name(ObjectReader& reader, const char* key, const std::vector<std::string>& known, Diagnostics& errors) {
+/// The built-in name that the text of `key` stands for; nothing if it is no text. Reports another name. No file is
+/// read.
+std::optional<std::string> built_in_name(ObjectReader& reader, const char* key, const std::vector<std::string>& known,
+                                         std::optional<std::string> (*meant)(const std::string&), Diagnostics& errors) {
   const json* value = reader.raw(key);
-  if (value == nullptr || !value->is_string()) return;  // Its reader says what else is wrong.
+  if (value == nullptr || !value->is_string()) return std::nullopt;  // Its reader says what else is wrong.
   const auto name = value->get<std::string>();
-  if (std::ranges::find(known, name) != known.end()) return;
+  if (std::ranges::find(known, name) != known.end()) return name;
+  try {
+    if (std::optional<std::string> found = meant(name)) return found;
+  } catch (const config::ConfigError& error) {  // It can mean several.
+    for (const config::Diagnostic& mistake : error.diagnostics())
+      errors.error(reader.location(key), "expected a built-in name: " + mistake.message);
+    return std::nullopt;
+  }
   std::string hint = config::nearest_hint(name, known);
   if (hint.empty()) hint = fmt::format("; such as {}", fmt::join(known.begin(), known.begin() + 3, ", "));
   errors.error(reader.location(key),
                fmt::format("expected a built-in name, found {}{}", text_of(name.substr(0, 60)), hint));
+  return std::nullopt;
 }
 
-void check_model_and_system(ObjectReader& reader, Diagnostics& errors) {
+/// The object with the built-in names of its model and its system. Reports others.
+json with_full_names(ObjectReader& reader, Diagnostics& errors) {
   static const std::vector<std::string> models = planner::built_in_models(), systems = hwprofiles::built_in_systems();
-  check_name(reader, "model", models, errors);
-  check_name(reader, "system", systems, errors);
+  json object = reader.json();
+  if (const auto model = built_in_name(reader, "model", models, built_in_model_meant, errors)) object["model"] = *model;
+  if (const auto system = built_in_name(reader, "system", systems, built_in_system_meant, errors))
+    object["system"] = *system;
+  return object;
 }
 
-/// Of everything in a run file that may be a path.
-void check_names(ObjectReader& reader, Diagnostics& errors) {
+/// The same of everything in a run file that may be a path.
+json run_with_full_names(ObjectReader& reader, Diagnostics& errors) {
   static const std::vector<std::string> defaults = planner::built_in_defaults();
-  check_model_and_system(reader, errors);
-  check_name(reader, "defaults", defaults, errors);
+  const auto as_it_is = [](const std::string&) { return std::optional<std::string>(); };
+  static_cast<void>(built_in_name(reader, "defaults", defaults, as_it_is, errors));
+  return with_full_names(reader, errors);
 }
 
 /// Values as typed on a command line.
@@ -119,7 +135,19 @@ void read_search(ObjectReader& in, PlanAsked& asked, Diagnostics& errors) {
   read_sets(in, asked, errors);
 }
 
+std::optional<std::string> if_built_in(std::string name, const std::vector<std::string>& known) {
+  return std::ranges::find(known, name) == known.end() ? std::nullopt : std::optional(std::move(name));
+}
+
 }  // namespace
+
+std::optional<std::string> built_in_model_meant(const std::string& name) {
+  return if_built_in(planner::model_meant(name), planner::built_in_models());
+}
+
+std::optional<std::string> built_in_system_meant(const std::string& name) {
+  return if_built_in(planner::system_meant(name), hwprofiles::built_in_systems());
+}
 
 Document read_body(const std::string& body) {
   try {
@@ -131,9 +159,9 @@ Document read_body(const std::string& body) {
 
 planner::Run run_in(ObjectReader& reader) {
   Diagnostics errors;
-  check_names(reader, errors);
+  const json run_json = run_with_full_names(reader, errors);
   errors.throw_if_any();
-  ObjectReader again = reader.reporting_to(errors);
+  ObjectReader again = reader.of(run_json).reporting_to(errors);
   planner::Run run = planner::read_run(again, errors);
   errors.throw_if_any();
   return run;
@@ -168,8 +196,9 @@ std::vector<planner::Run> runs_in(const Document& document) {
 
 PlanAsked plan_in(const Document& document) {
   Diagnostics errors;
-  ObjectReader in(document, errors);
-  check_model_and_system(in, errors);
+  ObjectReader given(document, errors);
+  const json full = with_full_names(given, errors);
+  ObjectReader in = given.of(full);
   PlanAsked asked;
   static_cast<planner::PlanArguments&>(asked) = planner::usual_question();
   asked.model = in.string("model").value_or(asked.model);

@@ -1,5 +1,6 @@
 #pragma once
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -11,7 +12,7 @@
 #include "planner/serve/message.h"
 
 // What bodies of requests say. A body never names a file of the host: models, systems and sets of defaults are built-in
-// names, or a model is an object. All else is read as a run file is.
+// names as a command line takes them, or a model is an object. All else is read as a run file is.
 namespace foldwise::serve {
 
 /// File name in messages about a body.
@@ -21,6 +22,11 @@ inline constexpr const char* kBody = "request";
 struct NotJson {
   config::ConfigError mistakes;
 };
+
+/// The built-in model or system that a name stands for, as on a command line; nothing if it is another one, such as a
+/// file of the host. No file is read. Throws ConfigError if the name can mean several.
+[[nodiscard]] std::optional<std::string> built_in_model_meant(const std::string& name);
+[[nodiscard]] std::optional<std::string> built_in_system_meant(const std::string& name);
 
 /// Throws NotJson.
 [[nodiscard]] config::Document read_body(const std::string& body);

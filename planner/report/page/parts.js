@@ -58,8 +58,12 @@ function trainingFigures(training) {
   if (!training) return [];
   const {tokens, steps, days, gpu_hours: hours, money, energy_mwh: energy, goodput} = training;
   return [
-    ['Training', `${number(days)} days`, `${number(tokens / 1e12)} T tokens, ${whole(steps)} steps`],
-    ['GPU-hours', whole(hours)], ...(money === null ? [] : [['Money', whole(money), 'at the price that was given']]),
+    [
+      'Training', days === null ? 'does not progress' : `${number(days)} days`,
+      `${number(tokens / 1e12)} T tokens, ${whole(steps)} steps`
+    ],
+    ...(hours === null ? [] : [['GPU-hours', whole(hours)]]),
+    ...(money === null ? [] : [['Money', whole(money), 'at the price that was given']]),
     ...(energy === null ? [] : [['Energy of the GPUs', `${number(energy)} MWh`]]),
     ...(goodput ? [['Goodput', percent(goodput.share), `a checkpoint every ${number(goodput.interval_s)} s`]] : [])
   ];

@@ -40,8 +40,11 @@ function predict() {
 const MOST_RUNS = 8;  // With charts of their own.
 const runName = (i) => (i < 26 ? String.fromCharCode(65 + i) : `R${i + 1}`);
 
-function distanceText({slower_pct: slower, error_pct: error, exceeds_error: exceeds}, name) {
-  return `${name} is ${Math.abs(slower).toFixed(2)} % ${slower < 0 ? 'faster' : 'slower'} than A: ${
+const stepTokens = ({run}) => run.global_batch * run.seq_len;
+
+function distanceText({slower_pct: slower, error_pct: error, exceeds_error: exceeds}, name, sameWork) {
+  return `${sameWork ? '' : 'Steps hold different work, so time per token is compared. '}${name} is ${
+      Math.abs(slower).toFixed(2)} % ${slower < 0 ? 'faster' : 'slower'} than A: ${
       exceeds ? 'more than the' :
                 'inside of the'} ${+ error.toPrecision(3)} % within which the model cannot tell such runs apart.`;
 }
@@ -63,7 +66,8 @@ function compare() {
           {title: 'fits', value: (row) => yesOrNo(row.prediction.fits)}
         ]
       }),
-      list(distances.map((distance, i) => distanceText(distance, names[i + 1]))));
+      list(distances.map(
+          (distance, i) => distanceText(distance, names[i + 1], stepTokens(runs[0]) === stepTokens(runs[i + 1])))));
   section('differences', 'What differs', dataTable({
             label: 'What differs',
             rows: differences,

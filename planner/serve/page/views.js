@@ -68,9 +68,11 @@ function showComparison({runs, differences, explanation, seconds: {step: steps},
   ];
   const besides = names.map((name, i) => ({title: name, value: ({values}) => values[i], long: true}));
   const {slower_pct: slower, error_pct: error, exceeds_error: exceeds} = distances[0];
+  const [ofA, ofB] = runs.map(({run}) => run.global_batch * run.seq_len);
   fill(
       'pinned', element('h2', {}, 'A, pinned, beside B'),
-      paragraph(`B is ${Math.abs(slower).toFixed(2)} % ${slower < 0 ? 'faster' : 'slower'} than A: ${
+      paragraph(`${ofA === ofB ? '' : 'Steps hold different work, so time per token is compared. '}B is ${
+          Math.abs(slower).toFixed(2)} % ${slower < 0 ? 'faster' : 'slower'} than A: ${
           exceeds ? 'more than the' :
                     'inside of the'} ${+ error.toPrecision(3)} % within which the model cannot tell such runs apart.`),
       dataTable(
