@@ -168,9 +168,7 @@ PlanAnswer plan_answer(const PlanAsked& asked, config::Diagnostics diagnostics, 
   std::optional<ComparedRun> today;  // Predicted before the search, so that a mistake in it is reported at once.
   if (asked.from) {
     diagnostics.throw_if_any();
-    today = ComparedRun{asked_in(*asked.from, asked.release), {}};
-    today->prediction = foldwise::predict(today->run);
-    today->prediction.fits = fits_allocator(today->run, today->prediction);
+    today = compared(asked_in(*asked.from, asked.release));
   }
   const PlanProblem problem = with_pins(pinned, [&] {
     return today ? problem_from(today->run, asked, request) : problem_of(asked, request, diagnostics);
@@ -178,12 +176,14 @@ PlanAnswer plan_answer(const PlanAsked& asked, config::Diagnostics diagnostics, 
   check_measured(asked.decision.measured, problem.system_name);
   answer.answered = searched(asked, request, problem, progress);
   answer.answered.problem.reserve = answer.answered.result.reserve;
+  bool first_fits = false;
   if (std::vector<Plan>& plans = answer.answered.result.plans; !plans.empty()) {
     Plan& first = plans.front();
     const costmodel::Hardware& hardware = answer.answered.problem.hardware;
     costmodel::Prediction prediction = first.prediction;
     costmodel::add_reserved(costmodel::compose_step(answer.answered.problem.model, first.options, hardware), prediction,
                             {.segments = false, .each = side_by_side});
+    first_fits = prediction.fits;
     if (std::string note = pressed_note(prediction, hardware.hbm_capacity); !note.empty())
       first.why.push_back(std::move(note));
   }
@@ -202,7 +202,7 @@ PlanAnswer plan_answer(const PlanAsked& asked, config::Diagnostics diagnostics, 
     answer.why_not.push_back(why_not(of, question, [&] { return !progress || progress(now); }));
   if (today && !result.plans.empty()) {
     ComparedRun first{run_of(of, result.plans.front()), result.plans.front().prediction};
-    first.prediction.fits = fits_allocator(first.run, first.prediction);
+    first.prediction.fits = first_fits;
     answer.from = {*today, std::move(first)};
   }
   return answer;

@@ -112,12 +112,15 @@ std::string run_answer_text(const Run& run, const RunAnswer& answer, const Scree
   return text;
 }
 
-bool fits_allocator(const Run& run, const Prediction& prediction) {
-  if (!prediction.fits) return false;
-  Prediction replayed = prediction;
-  costmodel::add_reserved(foldwise::compose(run), replayed,
-                          {.segments = false, .only_whether_it_fits = true, .each = side_by_side});
-  return replayed.fits;
+ComparedRun compared(Run run) {
+  const costmodel::Step step = foldwise::compose(run);
+  Prediction prediction = foldwise::predict(run, step);
+  if (prediction.fits) {
+    Prediction replayed = prediction;
+    costmodel::add_reserved(step, replayed, {.segments = false, .only_whether_it_fits = true, .each = side_by_side});
+    prediction.fits = replayed.fits;
+  }
+  return {std::move(run), std::move(prediction)};
 }
 
 std::vector<ComparedRun> predict_all(const std::vector<std::function<Run()>>& readers) {
@@ -125,10 +128,7 @@ std::vector<ComparedRun> predict_all(const std::vector<std::function<Run()>>& re
   config::Diagnostics diagnostics;
   for (const auto& read : readers) {
     try {
-      Run run = read();
-      Prediction prediction = foldwise::predict(run);
-      prediction.fits = fits_allocator(run, prediction);
-      runs.push_back({std::move(run), std::move(prediction)});
+      runs.push_back(compared(read()));
     } catch (const ConfigError& error) {
       diagnostics.add(error);
     }

@@ -47,8 +47,9 @@ enum class AnswerPart { kScreen, kAll };
 [[nodiscard]] std::string run_answer_text(const Run& run, const RunAnswer& answer, const Screen& screen,
                                           const std::vector<std::string>& explain = {});
 
-/// Prediction::fits as `predict` tells it: also false where torch's allocator runs out of memory.
-[[nodiscard]] bool fits_allocator(const Run& run, const Prediction& prediction);
+/// The run with its prediction, whose `fits` is what `predict` says: also false where torch's allocator runs out of
+/// memory.
+[[nodiscard]] ComparedRun compared(Run run);
 /// Runs for `compare`. Reads every run before failing: throws ConfigError with the mistakes of all of them.
 [[nodiscard]] std::vector<ComparedRun> predict_all(const std::vector<std::function<Run()>>& readers);
 

@@ -59,7 +59,7 @@ void add_export(CLI::App& app, Command& chosen) {
       ->add_flag("--no-balanced", options->untrained_router,
                  "Of a trial: an untrained router spreads the tokens, not evenly as predictions have it")
       ->needs(trial);
-  // The default, which one had to ask for once.
+  // Is the default. Scripts of earlier versions give it.
   command->add_flag("--balanced")->needs(trial)->excludes("--no-balanced")->group("");
   CLI::Option* check =
       command->add_option("--check", options->check,

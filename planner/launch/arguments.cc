@@ -244,6 +244,10 @@ bool Settings::lists(std::string_view dest, std::string_view name) const {
   return std::ranges::find(list, name) != list.end();
 }
 
+bool router_decides_loads(const Settings& settings) {
+  return settings.integer("expert_model_parallel_size", 1) > 1 && !settings.on("moe_router_force_load_balancing");
+}
+
 int Settings::line(std::string_view dest) const {
   const auto found = settings_.find(dest);
   return found == settings_.end() ? 0 : found->second.line;

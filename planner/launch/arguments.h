@@ -85,6 +85,9 @@ class Settings {
   std::map<std::string, Setting, std::less<>> settings_;
 };
 
+/// Whether EP ranks get the tokens that the router sends them: no equal numbers, which predictions assume.
+[[nodiscard]] bool router_decides_loads(const Settings& settings);
+
 /// Reads arguments as Megatron's parser of `release` does. What it would refuse (a value of another type, an unknown
 /// choice, a flag of another release) is added to `diagnostics`, with `file` and line. Flags that it does not know are
 /// added to `unknown`. A value with an unset variable ("$TP") gives no setting.

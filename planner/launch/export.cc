@@ -174,8 +174,7 @@ std::string header(const Launch& launch) {
                   kTrialSteps)
             : "# Tokenizer, data, learning rate, checkpoints, and what of the model changes no cost (rotary base, the "
               "router's\n# scores, initial values) are yours to add.\n";
-  if (trial && launch.plan.integer("expert_model_parallel_size", 1) > 1 &&
-      !launch.trial.on("moe_router_force_load_balancing"))
+  if (trial && router_decides_loads(merged(launch)))
     text +=
         "# Routing: an untrained router decides how many tokens an EP rank gets.\n"
         "# Predictions have even loads, as a trial without --no-balanced has.\n";

@@ -403,8 +403,7 @@ Imported import_launch(const std::string& bytes, const std::string& file, const 
                                          as_run ? "another model" : "other GPUs than those that are given"));
     else if (!iterations.measured.is_null()) {
       result.json["measured"] = iterations.measured;
-      if (source.settings.integer("expert_model_parallel_size", 1) > 1 &&
-          !source.settings.on("moe_router_force_load_balancing"))
+      if (router_decides_loads(source.settings))
         source.notes.emplace_back(
             "loads of the log's EP ranks are those of its router, uneven while that is untrained; predictions assume "
             "even loads unless expert_load says otherwise");

@@ -66,8 +66,8 @@ json with_full_names(ObjectReader& reader, Diagnostics& errors) {
 /// The same of everything in a run file that may be a path.
 json run_with_full_names(ObjectReader& reader, Diagnostics& errors) {
   static const std::vector<std::string> defaults = planner::built_in_defaults();
-  const auto as_it_is = [](const std::string&) { return std::optional<std::string>(); };
-  static_cast<void>(built_in_name(reader, "defaults", defaults, as_it_is, errors));
+  const auto no_other = [](const std::string&) { return std::optional<std::string>(); };
+  static_cast<void>(built_in_name(reader, "defaults", defaults, no_other, errors));
   return with_full_names(reader, errors);
 }
 

@@ -79,8 +79,8 @@ void check_catalog(const std::vector<std::string>& models, const std::vector<std
   }
 }
 
-/// The name that a run file has there; empty if it has none, or an object.
-std::string name_in(const json& run, const char* key) {
+/// The text of a run file's key; empty if it has none there: an object, null, nothing.
+std::string text_at(const json& run, const char* key) {
   const auto it = run.find(key);
   return it != run.end() && it->is_string() ? it->get<std::string>() : "";
 }
@@ -197,8 +197,8 @@ Sweep::Sweep(SweepQuestion question, std::vector<Axis> axes, std::optional<LongR
   if (const auto* run = std::get_if<RunQuestion>(&question_)) {
     check_form(*run, axes_, diagnostics);
     diagnostics.throw_if_any();
-    if (const std::string model = name_in(run->run, "model"); !model.empty()) models_ = {find_model(model, run->file)};
-    systems = {hwprofiles::find_system(name_in(run->run, "system"), run->file)};
+    if (const std::string model = text_at(run->run, "model"); !model.empty()) models_ = {find_model(model, run->file)};
+    systems = {hwprofiles::find_system(text_at(run->run, "system"), run->file)};
     what = run->run;
   } else {
     const auto& plan = std::get<PlanQuestion>(question_);
@@ -224,7 +224,7 @@ Sweep::Sweep(SweepQuestion question, std::vector<Axis> axes, std::optional<LongR
   for (const auto* list : {&models_, &systems})
     for (const std::string& file : *list) name["files"].push_back(fnv1a(file_text(file)));
   std::vector<std::string> defaults;
-  if (const auto* run = std::get_if<RunQuestion>(&question_)) defaults = {name_in(run->run, "defaults")};
+  if (const auto* run = std::get_if<RunQuestion>(&question_)) defaults = {text_at(run->run, "defaults")};
   if (const auto* swept = values_of(axes_, "defaults")) defaults = *swept;
   for (const std::string& file : defaults) name["files"].push_back(fnv1a(file_text(file)));
   if (long_run_) name["long_run"] = long_run_json(*long_run_);
@@ -277,7 +277,7 @@ std::vector<std::string> Sweep::columns() const {
 std::vector<json> Sweep::systems() const {
   json asked;
   if (const auto* run = std::get_if<RunQuestion>(&question_)) {
-    asked["system"] = hwprofiles::find_system(name_in(run->run, "system"), run->file);
+    asked["system"] = hwprofiles::find_system(text_at(run->run, "system"), run->file);
     if (run->run.contains(kSystem.object)) asked[std::string(kSystem.object)] = run->run.at(kSystem.object);
   } else {
     const PlanRequest& request = std::get<PlanQuestion>(question_).request;
