@@ -903,6 +903,18 @@ std::vector<Case> cases() {
          s.options.step.optimizer.exp_avg = DataType::kBf16;
        },
        [](Scenario& s) { s.options.step.optimizer.exp_avg = DataType::kBf16; }, "need --use-precision-aware-optimizer"},
+      {"dp.delayed_masters",
+       [](Scenario& s) {
+         s.options.layer.precision = Precision::kFp8Current;
+         s.options.step.optimizer.precision_aware = true;
+         s.options.step.optimizer.low_precision_param_gather = true;
+       },
+       [](Scenario& s) {
+         s.options.layer.precision = Precision::kFp8Delayed;
+         s.options.step.optimizer.precision_aware = true;
+         s.options.step.optimizer.low_precision_param_gather = true;
+       },
+       "stops in the first step"},
       {"dp.fp32_accum",
        [](Scenario& s) {
          s.options.step.optimizer.precision_aware = true;

@@ -386,6 +386,12 @@ std::vector<ArgumentCheck> make_checks() {
               (s.has("ckpt_format") && !s.is("ckpt_format", "torch") && !s.is("ckpt_format", "torch_dist")))),
        "Muon excludes --use-distributed-optimizer (--optimizer dist_muon shards it) and FSDP before Megatron-Core 0.18",
        in_releases("", "0.17.1")},
+      {"dp.delayed_masters", "use_precision_aware_optimizer fp8_param_gather",
+       FW_IF(start.trains && s.on("use_precision_aware_optimizer") && s.on("fp8_param_gather") && s.has("fp8") &&
+             fp8_recipe(s) == "delayed" && !other_than_fp32(s, "main_params_dtype") && !s.on("optimizer_cpu_offload") &&
+             !fsdp(s)),
+       "--use-precision-aware-optimizer with --fp8-param-gather and --fp8-recipe delayed stops in the first step: "
+       "Transformer Engine keeps half of a master beside an FP8 weight, and its kernel takes whole ones"},
       {"dp.fp32_accum", "main_grads_dtype", FW_IF(accumulates_in_fp32(s) && other_than_fp32(s, "main_grads_dtype")),
        "--accumulate-allreduce-grads-in-fp32 needs --main-grads-dtype fp32"},
       {"dp.precision_aware", "use_precision_aware_optimizer",

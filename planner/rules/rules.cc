@@ -1024,6 +1024,15 @@ std::vector<Rule> make_rules() {
                           "[optimizer.main_grads_dtype], [optimizer.main_params_dtype], [optimizer.exp_avg_dtype] and "
                           "[optimizer.exp_avg_sq_dtype] other than fp32 need [optimizer.precision_aware]");
        }},
+      {"dp.delayed_masters",
+       "[optimizer.precision_aware] [optimizer.fp8_param_gather] [precision] [optimizer.main_params_dtype] "
+       "[sharding/1] "
+       "[offload.optimizer_cpu_offload]",
+       FW_WHEN(o.step.optimizer.precision_aware && o.step.optimizer.low_precision_param_gather &&
+               o.layer.precision == Precision::kFp8Delayed && o.step.optimizer.main_params == DataType::kFp32 &&
+               o.step.offload.optimizer_fraction == 0.0 && !o.megatron_fsdp()),
+       FW_REASON("[optimizer.precision_aware] with [optimizer.fp8_param_gather] in delayed scaling stops in the first "
+                 "step: half of a master is kept beside an FP8 weight, and Adam's kernel takes whole ones")},
       {"dp.fp32_accum", "[optimizer.grad_reduce_in_fp32] [optimizer.main_grads_dtype]",
        FW_WHEN(o.layer.grad_reduce_in_fp32 && o.step.optimizer.main_grads != DataType::kFp32),
        FW_REASON("[optimizer.grad_reduce_in_fp32] needs [optimizer.main_grads_dtype] fp32")},
