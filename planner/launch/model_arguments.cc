@@ -97,7 +97,7 @@ class Writer {
         refuse("no argument of Megatron-LM sets compressed attention");
     }
     for (const std::string& part : model_.approximated)
-      if (part != kSparseAttention) refuse(fmt::format("Megatron-Core has no {}", part));
+      if (part != kSparseAttention && part != kUnreadKeys) refuse(fmt::format("Megatron-Core has no {}", part));
     if (model_.sandwich_norms) refuse("no argument of Megatron-LM sets norms behind attention and MLP");
     if (softmax > 1) refuse("Megatron's arguments give all layers one geometry of attention");
   }

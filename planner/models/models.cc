@@ -154,7 +154,7 @@ void judge_unknown_keys(const json& root, const json& overrides, const Diagnosti
     for (const config::Diagnostic& mistake : found.list()) diagnostics.error(mistake.where, mistake.message);
   if (!tolerable || active.empty()) return;
   spec.notes.lines.push_back(fmt::format("not read: {}", fmt::join(active, ", ")));
-  spec.approximated.emplace_back("keys that are not read");
+  spec.approximated.emplace_back(kUnreadKeys);
 }
 
 /// Names what add_class_defaults() added.

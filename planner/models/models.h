@@ -11,6 +11,9 @@ namespace foldwise::planner {
 /// In ModelSpec::approximated, because no run of it sets a number. It is priced as Megatron runs it, which exports it.
 inline constexpr std::string_view kSparseAttention = "DeepSeek sparse attention";
 
+/// In ModelSpec::approximated, if the file has keys that no family of its shape reads. An exported script names them.
+inline constexpr std::string_view kUnreadKeys = "keys that are not read";
+
 /// Names of the built-in models, sorted: the stems of planner/models/data/*.json.
 [[nodiscard]] std::vector<std::string> built_in_models();
 
