@@ -4,7 +4,7 @@
 FROM debian:12 AS build
 COPY . /foldwise
 WORKDIR /foldwise
-RUN ./foldwise --version && cmake --install build/release --prefix /opt/foldwise --component Unspecified
+RUN ./foldwise calibrate --help && cmake --install build/release --prefix /opt/foldwise --component Unspecified
 
 FROM debian:12-slim
 RUN apt-get update -qq && apt-get install -y -qq --no-install-recommends bubblewrap libboost-iostreams1.74.0 libfmt9 libmimalloc2.0 \

@@ -39,11 +39,6 @@ const std::vector<std::pair<std::string_view, std::string_view>> decided_elsewhe
     {"schedule", "--schedule gives it, or the run of --from"},
     {"dp", "it follows from the other sizes"}};
 
-/// Keys of the model's configuration and of the system's profile, and where a run file has them.
-const std::vector<std::pair<std::string_view, std::string_view>> overrides = {{"model_overrides.", "model_overrides"},
-                                                                              {"system_overrides.", "system_overrides"},
-                                                                              {"system.", "system_overrides"}};
-
 config::Location option(const std::string& key, const char* name = "set") {
   return {config::kArguments, 0, fmt::format("{} {}", name, key)};
 }
@@ -100,33 +95,26 @@ struct Named {
   nlohmann::json model_set = nlohmann::json::object();        ///< PlanProblem::model_set.
 };
 
-/// JSON, or else the text itself.
-nlohmann::json override_value(const std::string& text) {
-  const nlohmann::json value = nlohmann::json::parse(text, nullptr, false);
-  return value.is_discarded() ? nlohmann::json(text) : value;
-}
-
 Named read_set(const std::map<std::string, std::vector<std::string>>& set, config::Diagnostics& diagnostics) {
   Named named;
   for (const auto& [key, texts] : set) {
     const auto mistake = [&, &name = key](std::string message) { diagnostics.error(option(name), std::move(message)); };
-    const auto override =
-        std::ranges::find_if(overrides, [&name = key](const auto& entry) { return name.starts_with(entry.first); });
-    const planner::Field* field = override != overrides.end() ? nullptr : settable(key, option(key), diagnostics);
-    if (override == overrides.end() && field == nullptr) continue;
+    const planner::Override* place = planner::override_of(key);
+    const planner::Field* field = place != nullptr ? nullptr : settable(key, option(key), diagnostics);
+    if (place == nullptr && field == nullptr) continue;
     if (texts.empty() || (texts.size() == 1 && texts.front().empty())) {
       mistake("expected at least one value, found none");
       continue;
     }
-    const bool of_question = override != overrides.end() || !field->value.set || field->key == "task";
+    const bool of_question = place != nullptr || !field->value.set || field->key == "task";
     if (of_question && texts.size() > 1) {
       mistake(
           fmt::format("expected one value, found {}: all plans have the same model, system and task", texts.size()));
       continue;
     }
-    if (override != overrides.end()) {
-      named.model_set[std::string(override->second)][key.substr(override->first.size())] =
-          override_value(texts.front());
+    if (place != nullptr) {
+      named.model_set[std::string(place->object)][key.substr(place->prefix.size())] =
+          planner::override_value(texts.front());
       continue;
     }
     std::vector<nlohmann::json> values = read_values(*field, texts, option(key), diagnostics);

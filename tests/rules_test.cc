@@ -284,6 +284,10 @@ void shard_fp8_twice(Scenario& s) {
   s.options.step.optimizer.low_precision_param_gather = true;
 }
 void muon(Scenario& s) { s.options.step.optimizer.kind = OptimizerKind::kMuon; }
+void muon_with_expert_biases(Scenario& s) {
+  muon(s);
+  s.model.add_bias_linear = true;
+}
 void unsharded_muon(Scenario& s) {
   muon(s);
   s.options.step.overlaps.dp_grad = true;
@@ -932,6 +936,36 @@ std::vector<Case> cases() {
          s.options.step.optimizer.kind = OptimizerKind::kMuon;
        },
        "not muon"},
+      {"dp.muon_fp16", muon,
+       [](Scenario& s) {
+         muon(s);
+         s.options.layer.precision = Precision::kFp16;
+       },
+       "muon excludes --fp16"},
+      {"dp.muon_opg_step",
+       [](Scenario& s) {
+         s.options.step.overlaps.param_gather_with_optimizer_step = true;
+         s.options.pipeline.vpp = 2;
+       },
+       [](Scenario& s) {
+         muon(s);
+         s.options.step.overlaps.param_gather_with_optimizer_step = true;
+         s.options.pipeline.vpp = 2;
+       },
+       "muon excludes --overlap-param-gather-with-optimizer-step"},
+      {"dp.muon_instances", [](Scenario& s) { s.options.step.optimizer_instances = 2; },
+       [](Scenario& s) {
+         muon(s);
+         s.options.step.optimizer_instances = 2;
+       },
+       "instances 1, not 2"},
+      {"dp.sgd",
+       [](Scenario& s) {
+         s.options.step.optimizer.kind = OptimizerKind::kSgd;
+         s.options.step.sharding = Sharding::kDdp;
+         s.options.step.overlaps.dp_param = false;
+       },
+       [](Scenario& s) { s.options.step.optimizer.kind = OptimizerKind::kSgd; }, "sgd excludes"},
       {"foldwise.fsdp_fusion", [](Scenario& s) { shard(s); },
        [](Scenario& s) { s.options.step.sharding = Sharding::kFsdpOptim; }, "stops in the head's backward"},
       {"grid.distopt_instances", [](Scenario& s) { s.options.step.optimizer_instances = 2; },
@@ -984,6 +1018,12 @@ std::vector<Case> cases() {
          s.options.step.dp = 16;
        },
        "--tp-comm-overlap needs --sequence-parallel"},
+      {"foldwise.tpovl_domain", [](Scenario& s) { s.options.layer.overlaps.tp = true; },
+       [](Scenario& s) {
+         s.options.layer.overlaps.tp = true;
+         s.hardware.network.ranks_per_domain = 1;
+       },
+       "needs --tensor-model-parallel-size within one NVLink domain of 1"},
       {"dp.tpovl_precision",
        [](Scenario& s) {
          s.options.layer.overlaps.tp = true;
@@ -1124,6 +1164,8 @@ std::vector<Case> cases() {
             graphs(s, GraphImpl::kTransformerEngine, {GraphModule::kAttn});
           }),
        "takes no graphs but of the full iteration, not transformer_engine"},
+      {"dp.muon_expert_bias", in("0.17.1", muon_with_expert_biases), in("0.18.2", muon_with_expert_biases),
+       "leaves biases of experts to Adam"},
       {"off.fused_release", in("0.19.0", offload_fused), in("0.18.2", offload_fused),
        "fused_group_mlp is in Megatron-Core since 0.19"},
       {"off.fp8_qkv", in("0.19.0", offload_qkv_in_fp8), in("0.18.2", offload_qkv_in_fp8),
@@ -1265,6 +1307,17 @@ std::vector<Case> cases() {
        "need widths of a multiple of 16; with --tensor-model-parallel-size 2 and --expert-tensor-parallel-size 1 a "
        "rank "
        "has one of 14344"},
+      {"foldwise.quantised_rows",
+       [](Scenario& s) {
+         s.options.layer.precision = Precision::kFp8Current;
+         s.options.layer.seq_len = 4112;
+       },
+       [](Scenario& s) {
+         s.options.layer.precision = Precision::kFp8Current;
+         s.options.layer.seq_len = 4100;
+       },
+       "need rows of a multiple of 8; --seq-length 4100 x --micro-batch-size 1 over --context-parallel-size 1 and "
+       "--sequence-parallel are 2050"},
       {"foldwise.fp4_hybrid", in("0.17.1", nvfp4_hybrid), in("0.16.1", nvfp4_hybrid), "multiplies in BF16 before"},
       {"foldwise.opg_step_experts", in("0.19.0", gathers_mxfp8_with_step),
        in("0.19.0", both(gathers_mxfp8_with_step, [](Scenario& s) { s.options.layer.etp = 1; })),

@@ -253,6 +253,30 @@ TEST_F(Scripts, CountStarts) {
   EXPECT_THAT(message_of(text, second), testing::HasSubstr("--start: expected 1 to 2, found 3"));
 }
 
+// Are starts read that a script leaves in the background, all of them every time? Is one that never ends not waited
+// for?
+TEST_F(Scripts, WaitForStartsInTheBackground) {
+  const std::string start = "torchrun --nproc-per-node 8 x.py --num-layers ";
+  EXPECT_EQ(value_of(read("nohup " + start + "2 > log 2>&1 &\necho $! > pid\n"), "--num-layers"), "2");
+  EXPECT_EQ(value_of(read("nohup bash -c '" + start + "2' &\ntail -f log\n"), "--num-layers"), "2");
+  for (int i = 0; i < 3; ++i)
+    EXPECT_THAT(read("for n in 1 2 4; do " + start + "$n > log.$n 2>&1 & done\n").notes,
+                testing::Contains(testing::HasSubstr("it starts 3 runs")));
+}
+
+// Is a number of GPUs that only the site knows asked for, where its name is used for a node's and for all?
+TEST_F(Scripts, AskForANumberOfGpusThatNobodySets) {
+  ImportRequest request;
+  request.system = "h100-sxm-80gb";
+  try {
+    (void)import_launch("srun -n 8 python x.py --num-layers 2 --global-batch-size $((NUM_GPUS * 2))\n", "launch.sh",
+                        request);
+    ADD_FAILURE() << "no mistake";
+  } catch (const config::ConfigError& error) {
+    EXPECT_THAT(error.what(), testing::HasSubstr("does not say what $NUM_GPUS is"));
+  }
+}
+
 // Are starts that differ in ranks different starts, jobs of an array named, and is what prepares data no start?
 TEST_F(Scripts, CountStartsOfRanks) {
   ImportRequest third;

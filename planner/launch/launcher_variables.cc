@@ -115,7 +115,7 @@ std::optional<std::string> launchers_value(const std::string& name, const Script
   static const std::set<std::string> port = words_of("MASTER_PORT MLP_WORKER_0_PORT PET_MASTER_PORT");
   static const std::set<std::string> one = words_of("SLURM_JOB_ID SLURM_JOBID SLURM_ARRAY_TASK_ID");
   static const std::set<std::string> gpus = words_of(
-      "GPUS_PER_NODE NPROC_PER_NODE MLP_WORKER_GPU KUBERNETES_CONTAINER_RESOURCE_GPU N_GPUS NUM_GPUS "
+      "GPUS_PER_NODE NPROC_PER_NODE MLP_WORKER_GPU KUBERNETES_CONTAINER_RESOURCE_GPU "
       "SLURM_GPUS_ON_NODE SLURM_GPUS_PER_NODE SLURM_NTASKS_PER_NODE");
   static const std::set<std::string> nodes =
       words_of("NNODES NUM_NODES WORLD_SIZE SLURM_NNODES SLURM_JOB_NUM_NODES PET_NNODES MLP_WORKER_NUM");

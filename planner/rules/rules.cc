@@ -294,6 +294,12 @@ std::int64_t width_multiple(Precision precision) {
   return costmodel::is_quantised(precision) ? 16 : 1;
 }
 
+/// Rows of a quantised product: TE's assert_dim_for_fp8_exec asks for 8, MXFP8's blocks along columns for 32.
+std::int64_t row_multiple(Precision precision) {
+  if (precision == Precision::kMxfp8) return 32;
+  return costmodel::is_quantised(precision) ? 8 : 1;
+}
+
 /// A width of a layer on one rank that is no multiple of width_multiple(); 0: there is none.
 std::int64_t uneven_width(const ModelSpec& model, const costmodel::LayerOptions& o) {
   const std::int64_t multiple = width_multiple(o.precision);
@@ -983,6 +989,12 @@ std::vector<Rule> make_rules() {
        FW_REASON("products in {} need widths of a multiple of {}; with [tp] {} and [etp] {} a rank has one of {}",
                  flag_of_name("precision", o), width_multiple(o.layer.precision), o.layer.tp, o.layer.etp,
                  uneven_width(p.model, o.layer))},
+      {"foldwise.quantised_rows", "[precision] [seq_len] [micro_batch] [cp] [tp] [sequence_parallel]",
+       FW_WHEN(rank_tokens(o) % row_multiple(o.layer.precision) != 0),
+       FW_REASON("products in {} need rows of a multiple of {}; [seq_len] {} x [micro_batch] {} over [cp] {} and "
+                 "[sequence_parallel] are {}",
+                 flag_of_name("precision", o), row_multiple(o.layer.precision), o.layer.seq_len, o.layer.micro_batch,
+                 o.layer.cp, rank_tokens(o))},
       {"foldwise.fp4_hybrid",
        "[precision] --hybrid-layer-pattern",
        FW_WHEN(p.model.hybrid && o.layer.precision == Precision::kNvfp4),
@@ -1072,6 +1084,26 @@ std::vector<Rule> make_rules() {
        FW_REASON("[optimizer.name] muon excludes [overlaps.dp_grad] without [sharding] in Megatron-Core 0.17"),
        {},
        in_releases("0.17.1", "0.17.1")},
+      {"dp.muon_fp16", "[optimizer.name] [precision]",
+       FW_WHEN(o.step.optimizer.kind == OptimizerKind::kMuon && o.layer.precision == Precision::kFp16),
+       FW_REASON("[optimizer.name] muon excludes --fp16")},
+      {"dp.muon_opg_step", "[optimizer.name] [overlaps.param_gather_with_optimizer_step]",
+       FW_WHEN(o.step.optimizer.kind == OptimizerKind::kMuon && o.step.overlaps.param_gather_with_optimizer_step),
+       FW_REASON("[optimizer.name] muon excludes [overlaps.param_gather_with_optimizer_step]")},
+      {"dp.muon_instances", "[optimizer.name] [num_distributed_optimizer_instances] [sharding]",
+       FW_WHEN(o.step.optimizer.kind == OptimizerKind::kMuon && o.step.optimizer_instances > 1),
+       FW_REASON("[optimizer.name] muon needs [num_distributed_optimizer_instances] 1, not {}",
+                 o.step.optimizer_instances)},
+      {"dp.muon_expert_bias",
+       "[optimizer.name] [sharding] --add-bias-linear --num-experts",
+       FW_WHEN(o.step.optimizer.kind == OptimizerKind::kMuon && o.step.sharding != Sharding::kDdp &&
+               p.model.moe.experts > 0 && p.model.add_bias_linear),
+       FW_REASON("[optimizer.name] muon leaves biases of experts to Adam, which [sharding] cannot shard beside it"),
+       {},
+       in_releases("0.18.2")},
+      {"dp.sgd", "[optimizer.name] [sharding] [sharding/1]",
+       FW_WHEN(o.step.optimizer.kind == OptimizerKind::kSgd && o.step.sharding != Sharding::kDdp),
+       FW_REASON("[optimizer.name] sgd excludes [sharding] and [sharding/1], whose checkpoints know Adam's states")},
       {"dp.opg_step_mxfp8",
        "[overlaps.param_gather_with_optimizer_step] [optimizer.reuse_grad_buffer] [optimizer.fp8_param_gather] "
        "[precision]",
@@ -1121,6 +1153,10 @@ std::vector<Rule> make_rules() {
                  o.layer.cp)},
       {"dp.tpovl", "[overlaps.tp] [sequence_parallel] [tp]", FW_WHEN(o.layer.overlaps.tp && !o.layer.splits_sequence()),
        FW_REASON("[overlaps.tp] needs [sequence_parallel], that is [tp] above 1")},
+      {"foldwise.tpovl_domain", "[overlaps.tp] [tp]",
+       FW_WHEN(o.layer.overlaps.tp && o.layer.tp > p.hardware.network.ranks_per_domain),
+       FW_REASON("[overlaps.tp] needs [tp] within one NVLink domain of {}: user buffers are mapped by their peers",
+                 p.hardware.network.ranks_per_domain)},
       {"dp.tpovl_precision", "[overlaps.tp] [precision]",
        FW_WHEN(o.layer.overlaps.tp &&
                (o.layer.precision == Precision::kFp8Blockwise || o.layer.precision == Precision::kNvfp4)),

@@ -4,6 +4,7 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <regex>
 #include <stdexcept>
@@ -1441,6 +1442,20 @@ std::string mistake_in(const Field& field, const json& value) {
       return value.is_object() ? "" : wrong("an object");
   }
   return "";
+}
+
+const Override* override_of(std::string_view key) {
+  static constexpr std::array<Override, 3> kOverrides = {{{"model_overrides.", "model_overrides"},
+                                                          {"system_overrides.", "system_overrides"},
+                                                          {"system.", "system_overrides"}}};
+  const auto* found =
+      std::ranges::find_if(kOverrides, [&](const Override& place) { return key.starts_with(place.prefix); });
+  return found != kOverrides.end() ? found : nullptr;
+}
+
+json override_value(const std::string& text) {
+  json value = json::parse(text, nullptr, false);
+  return value.is_discarded() ? json(text) : value;
 }
 
 json typed_value(const Field& field, std::string_view text) {

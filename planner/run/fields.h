@@ -159,6 +159,16 @@ struct Field {
 /// Parses a value as typed on a command line: "4", "true", "mxfp8"; names of a list joined by "+"; "none" or "null" for
 /// null. Text that is no number stays text, and mistake_in() reports it.
 [[nodiscard]] nlohmann::json typed_value(const Field& field, std::string_view text);
+/// What keys of the model's config.json or of the system's profile begin with where fields are set one by one
+/// ("system.memory"), and the object of a run file that has them.
+struct Override {
+  std::string_view prefix, object;
+  [[nodiscard]] bool of_system() const { return object == "system_overrides"; }
+};
+/// The one that `key` begins with; nullptr: none, so that it is a field's.
+[[nodiscard]] const Override* override_of(std::string_view key);
+/// A value of such a key as typed: JSON, or else the text itself.
+[[nodiscard]] nlohmann::json override_value(const std::string& text);
 /// Text of a value: "4", "true", "mxfp8", "moe_act+layernorm"; "none" for null and for an empty list. typed_value()
 /// reads it.
 [[nodiscard]] std::string value_text(const nlohmann::json& value);

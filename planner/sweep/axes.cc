@@ -13,17 +13,6 @@ namespace foldwise::planner {
 using config::Diagnostics;
 using nlohmann::json;
 
-const Override* override_of(const std::string& key) {
-  for (const Override* candidate : {&kModel, &kSystem})
-    if (key.starts_with(candidate->prefix)) return candidate;
-  return nullptr;
-}
-
-json override_value(const std::string& text) {
-  const json value = json::parse(text, nullptr, false);
-  return value.is_discarded() ? json(text) : value;
-}
-
 config::Location axis_location(const std::string& key) { return {config::kArguments, 0, "set " + key}; }
 
 json::json_pointer pointer_of(const std::string& key) {

@@ -15,17 +15,6 @@ struct Axis {
   std::vector<std::string> values;  ///< As typed on a command line.
 };
 
-/// Prefix of axis keys, and the run-file object of overrides that it writes to.
-struct Override {
-  std::string_view prefix, object;
-};
-inline constexpr Override kModel{"model_overrides.", "model_overrides"}, kSystem{"system.", "system_overrides"};
-
-/// The one that the key begins with; nullptr: it is a field's.
-[[nodiscard]] const Override* override_of(const std::string& key);
-/// The text as JSON, else as a string.
-[[nodiscard]] nlohmann::json override_value(const std::string& text);
-
 [[nodiscard]] config::Location axis_location(const std::string& key);
 /// "/optimizer/name" for "optimizer.name".
 [[nodiscard]] nlohmann::json::json_pointer pointer_of(const std::string& key);

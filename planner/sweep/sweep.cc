@@ -67,16 +67,21 @@ void check_catalog(const std::vector<std::string>& models, const std::vector<std
     if (place == nullptr) continue;
     for (const std::string& text : axis.values) {
       const json change = {{axis.key.substr(place->prefix.size()), override_value(text)}};
-      for (const std::string& name : place == &kModel ? models : systems)
+      for (const std::string& name : place->of_system() ? systems : models)
         attempt([&] {
-          if (place == &kModel)
-            static_cast<void>(load_model(name, &change));
-          else
+          if (place->of_system())
             static_cast<void>(hwprofiles::load_profile(name, change));
+          else
+            static_cast<void>(load_model(name, &change));
           return 0;
         });
     }
   }
+}
+
+bool changes_system(const std::string& key) {
+  const Override* place = override_of(key);
+  return place != nullptr && place->of_system();
 }
 
 /// The text of a run file's key; empty if it has none there: an object, null, nothing.
@@ -278,16 +283,16 @@ std::vector<json> Sweep::systems() const {
   json asked;
   if (const auto* run = std::get_if<RunQuestion>(&question_)) {
     asked["system"] = hwprofiles::find_system(text_at(run->run, "system"), run->file);
-    if (run->run.contains(kSystem.object)) asked[std::string(kSystem.object)] = run->run.at(kSystem.object);
+    if (run->run.contains("system_overrides")) asked["system_overrides"] = run->run.at("system_overrides");
   } else {
     const PlanRequest& request = std::get<PlanQuestion>(question_).request;
     asked["system"] = request.system;
     for (const auto& [key, pinned] : request.set)
-      if (override_of(key) == &kSystem) set_in_run(asked, key, pinned.front());
+      if (changes_system(key)) set_in_run(asked, key, pinned.front());
   }
   std::vector<json> result = {asked};
   for (const Axis& axis : axes_) {
-    if (axis.key != "system" && override_of(axis.key) != &kSystem) continue;
+    if (axis.key != "system" && !changes_system(axis.key)) continue;
     std::vector<json> changed;
     for (const json& system : result)
       for (const std::string& value : axis.values) set_in_run(changed.emplace_back(system), axis.key, value);

@@ -19,4 +19,13 @@ cd -- "$FOLDWISE_FOLDER" || exit
 unset FOLDWISE_FOLDER
 FOLDWISE_OUTPUT=$(readlink /proc/$$/fd/1)
 export FOLDWISE_OUTPUT BASH_ENV=/run/foldwise/prelude
-exec bash "$@"
+bash "$@"
+status=$?
+# What it left in the background may be about to start training: the sandbox ends with this process.
+for _ in {1..60}; do
+  others=
+  for process in /proc/[0-9]*; do [[ ${process#/proc/} = 1 || ${process#/proc/} = "$$" ]] || others=1; done
+  [ -n "$others" ] || break
+  sleep 0.05
+done
+exit $status
