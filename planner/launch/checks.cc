@@ -373,7 +373,8 @@ std::vector<ArgumentCheck> make_checks() {
              s.is("data_parallel_sharding_strategy", "optim_grads_params")),
        "--check-weight-hash-across-dp-replicas-interval excludes --data-parallel-sharding-strategy optim_grads_params"},
       {"dp.opg", "overlap_param_gather",
-       FW_IF(s.on("overlap_param_gather") && (!s.on("overlap_grad_reduce") || !sharded_optimizer(s))),
+       FW_IF(s.on("overlap_param_gather") &&
+             (!s.on("overlap_grad_reduce") || (!sharded_optimizer(s) && !s.is("optimizer", "dist_muon")))),
        "--overlap-param-gather needs --overlap-grad-reduce and --use-distributed-optimizer or --use-megatron-fsdp"},
       {"dp.opg_step", "overlap_param_gather_with_optimizer_step",
        FW_IF(s.on("overlap_param_gather_with_optimizer_step") && s.text("ckpt_format", "torch_dist") != "torch"),

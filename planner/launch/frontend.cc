@@ -412,12 +412,24 @@ class Translation {
     return std::clamp<std::int64_t>(value.value_or(otherwise), 1, kMost);
   }
 
+  void say_what_is_no_number(const json& names) {
+    for (const std::string name : names)
+      if (const Words* values = find(name); values != nullptr && !values->empty() && !values->front().empty() &&
+                                            !says(*values, "null") && !says(*values, "none") && !number(name)) {
+        const std::string note =
+            fmt::format("{} is not counted: expected a number above 0, found {}", name, values->front());
+        if (std::ranges::find(result_.notes, note) == result_.notes.end()) result_.notes.push_back(note);
+      }
+  }
+
   /// Sequence lengths given in tokens per GPU or as a sum, and the batch given as a product.
   void lengths() {
     if (row_.contains("global_batch") && !values_.contains("global_batch_size"))
       for (const json& product : row_.at("global_batch"))
         if (const auto batch = product_of(product); batch && !values_.contains("global_batch_size"))
           set("global_batch_size", {std::to_string(*batch)}, 0);
+    for (const char* key : {"global_batch", "sequence"})
+      for (const json& names : row_.value(key, json::array())) say_what_is_no_number(names);
     std::int64_t longest = 0;
     for (const json& names : row_.value("sequence", json::array()))
       if (longest == 0)

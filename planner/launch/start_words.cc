@@ -107,6 +107,7 @@ std::optional<std::int64_t> number_of(const std::vector<Given>& given,
   } else if (const Words* values = values_of(given, name); values != nullptr && !values->empty()) {
     text = values->front();
   }
+  if (!text.starts_with('_') && !text.ends_with('_')) std::erase(text, '_');  // Python's 1_024
   const auto value = config::number_in<std::int64_t>(text);
   return value && *value >= 1 && *value <= kMost ? value : std::nullopt;
 }

@@ -232,6 +232,11 @@ const std::string& built_in_model_text(const std::string& name) {
 }
 
 std::string find_model(const std::string& name, const std::string& beside) {
+  // A folder as Transformers saves it, before a built-in model of its name.
+  std::error_code missing;
+  if (const auto config = std::filesystem::path(name) / "config.json";
+      name.find('/') != std::string::npos && std::filesystem::is_regular_file(config, missing))
+    return config.lexically_normal().string();
   const std::vector<std::string> known = built_in_models();
   std::string found = config::named_or_beside(name, known, beside);
   if (found != name || std::binary_search(known.begin(), known.end(), found)) return found;

@@ -21,7 +21,8 @@ inline constexpr std::string_view kUnreadKeys = "keys that are not read";
 [[nodiscard]] const std::string& built_in_model_text(const std::string& name);
 
 /// The model that `name` refers to in a file `beside` ("": on the command line): a built-in name, or the path of a
-/// file, relative to the folder of `beside` if it exists there; otherwise `name` unchanged. Ignores case, punctuation,
+/// file, relative to the folder of `beside` if it exists there, or the path of a folder that holds config.json (with a
+/// '/'); otherwise `name` unchanged. Ignores case, punctuation,
 /// an organisation before the last '/', dates and release suffixes ("Qwen/Qwen3-30B-A3B-Instruct-2507"). A unique
 /// prefix of a built-in name is enough.
 [[nodiscard]] std::string find_model(const std::string& name, const std::string& beside);

@@ -234,7 +234,8 @@ std::vector<RunChoice> run_choices(const costmodel::ModelSpec& model, const Trai
     list.push_back({"software.experts", "experts " + value_of(field("software.experts"), o), "experts grouped"});
   if (const Field& graphs = field("cuda_graph.impl"); value_of(graphs, o) != "none") {
     std::string text = "CUDA graphs " + value_of(graphs, o);
-    if (const Field& scope = field("cuda_graph.scope"); scope.applies_to(o)) text += ' ' + value_of(scope, o);
+    if (const Field& scope = field("cuda_graph.scope"); scope.applies_to(o))
+      text += value_of(scope, o) == "none" ? " of whole layers" : ' ' + value_of(scope, o);
     list.push_back({"cuda_graph", text, "no CUDA graphs"});
   }
   if (costmodel::is_fsdp(o.step.sharding)) list.push_back({"sharding", name_of(o.step.sharding), "no FSDP"});

@@ -959,9 +959,14 @@ std::vector<Rule> make_rules() {
                (!o.step.optimizer.precision_aware ||
                 (o.step.optimizer.low_precision_param_gather && is_fp8(o.layer.precision) &&
                  o.layer.precision != Precision::kFp8Delayed))),
-       FW_REASON("[offload.optimizer_cpu_offload] needs [optimizer.precision_aware], and [optimizer.fp8_param_gather] "
-                 "with it only [precision] delayed (the run uses {})",
-                 flag_of_name("precision", o))},
+       [](const Problem&, const TrainingOptions& o) {
+         return !o.step.optimizer.precision_aware
+                    ? said("[offload.optimizer_cpu_offload] needs [optimizer.precision_aware], and of states fp32")
+                    : said(
+                          "[offload.optimizer_cpu_offload] takes [optimizer.fp8_param_gather] only with [precision] "
+                          "delayed (the run uses {})",
+                          flag_of_name("precision", o));
+       }},
       {"foldwise.offload_states",
        "[offload.optimizer_states] [sharding] [optimizer.name] [offload.optimizer_cpu_offload] [offload.fraction]",
        FW_WHEN(o.step.offload.optimizer_states &&
