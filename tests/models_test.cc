@@ -588,7 +588,7 @@ TEST(PublishedConfigs, OfADenseFamilyWithExpertsAreRefused) {
   json config = json::parse(built_in_model_text("glm-4-9b"));
   config["architectures"] = {"GlmForCausalLM"};
   config["some_new_scale"] = 2.0;
-  EXPECT_THAT(read_text(config).approximated, testing::ElementsAre(kUnreadKeys));
+  EXPECT_THAT(read_text(config).approximated, testing::ElementsAre(planner::kUnreadKeys));
   config["n_routed_experts"] = 160;
   EXPECT_THAT(complaint_about_text(config),
               testing::HasSubstr("/n_routed_experts: n_routed_experts states a part that this family is not known to "
