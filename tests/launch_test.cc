@@ -581,7 +581,8 @@ TEST(Export, OfLatentAttentionSaysWhatItsWidthsNeed) {
 // Does a script say which keys of config.json were not read, instead of not being written?
 TEST(Export, NamesUnreadKeysOfTheModel) {
   const std::string file = testing::TempDir() + "unread-key.json";
-  std::ofstream(file) << R"({"model": {"model_type": "llama", "architectures": ["LlamaForCausalLM"], "hidden_size": 1024,
+  std::ofstream(file)
+      << R"({"model": {"model_type": "llama", "architectures": ["LlamaForCausalLM"], "hidden_size": 1024,
       "num_hidden_layers": 4, "num_attention_heads": 16, "intermediate_size": 4096, "vocab_size": 32000,
       "some_new_key": "</s>"}, "system": "h200", "num_gpus": 1, "global_batch": 8, "seq_len": 4096})";
   const std::string text = launch_text(launch_of(load_runs(file).runs.at(0)), LaunchTarget::kTorchrun);
