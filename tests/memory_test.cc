@@ -448,7 +448,8 @@ TEST(MeasuredMemory, OfTheOptimizerStepIsReached) {
 // Do exported plans hold what was predicted, whatever their moment? Context parallelism with EP overlap comes out up to
 // 4 % too high, some MoE runs with EP overlap 2 %, and a run that offloads its attention's input (s9) 3.5 %. A
 // pipeline's last stage (z3) comes out 1.7 % too low, and FP8 blocks under TP with a shared expert beside (z12x) 3.1 %,
-// which rests between steps. d12 comes out 1.8 % too low: its optimizer step holds its largest tensor once more in FP32.
+// which rests between steps. d12 comes out 1.8 % too low: its optimizer step holds its largest tensor once more in
+// FP32.
 TEST(MeasuredMemory, OfStartedPlansIsThere) {
   double squares = 0.0;
   const RunList list = load_runs(std::string(FW_ACCURACY_DIR) + "/hosts/h200_started.json");
