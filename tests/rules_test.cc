@@ -284,6 +284,11 @@ void shard_fp8_twice(Scenario& s) {
   s.options.step.optimizer.low_precision_param_gather = true;
 }
 void muon(Scenario& s) { s.options.step.optimizer.kind = OptimizerKind::kMuon; }
+void gathers_with_step(Scenario& s) {
+  s.options.step.overlaps.param_gather_with_optimizer_step = true;
+  s.options.pipeline.vpp = 2;
+}
+void two_instances(Scenario& s) { s.options.step.optimizer_instances = 2; }
 void muon_with_expert_biases(Scenario& s) {
   muon(s);
   s.model.add_bias_linear = true;
@@ -895,11 +900,7 @@ std::vector<Case> cases() {
       {"dp.opg", [](Scenario& s) { s.options.step.overlaps.dp_param = true; },
        [](Scenario& s) { s.options.step.overlaps.dp_grad = false; },
        "--overlap-param-gather needs --overlap-grad-reduce"},
-      {"dp.opg_step",
-       [](Scenario& s) {
-         s.options.step.overlaps.param_gather_with_optimizer_step = true;
-         s.options.pipeline.vpp = 2;
-       },
+      {"dp.opg_step", gathers_with_step,
        [](Scenario& s) { s.options.step.overlaps.param_gather_with_optimizer_step = true; }, "above 1 (it is 1)"},
       {"dp.precision_aware",
        [](Scenario& s) {
@@ -936,29 +937,11 @@ std::vector<Case> cases() {
          s.options.step.optimizer.kind = OptimizerKind::kMuon;
        },
        "not muon"},
-      {"dp.muon_fp16", muon,
-       [](Scenario& s) {
-         muon(s);
-         s.options.layer.precision = Precision::kFp16;
-       },
+      {"dp.muon_fp16", muon, both(muon, [](Scenario& s) { s.options.layer.precision = Precision::kFp16; }),
        "muon excludes --fp16"},
-      {"dp.muon_opg_step",
-       [](Scenario& s) {
-         s.options.step.overlaps.param_gather_with_optimizer_step = true;
-         s.options.pipeline.vpp = 2;
-       },
-       [](Scenario& s) {
-         muon(s);
-         s.options.step.overlaps.param_gather_with_optimizer_step = true;
-         s.options.pipeline.vpp = 2;
-       },
+      {"dp.muon_opg_step", gathers_with_step, both(muon, gathers_with_step),
        "muon excludes --overlap-param-gather-with-optimizer-step"},
-      {"dp.muon_instances", [](Scenario& s) { s.options.step.optimizer_instances = 2; },
-       [](Scenario& s) {
-         muon(s);
-         s.options.step.optimizer_instances = 2;
-       },
-       "instances 1, not 2"},
+      {"dp.muon_instances", two_instances, both(muon, two_instances), "instances 1, not 2"},
       {"dp.sgd",
        [](Scenario& s) {
          s.options.step.optimizer.kind = OptimizerKind::kSgd;
@@ -968,8 +951,8 @@ std::vector<Case> cases() {
        [](Scenario& s) { s.options.step.optimizer.kind = OptimizerKind::kSgd; }, "sgd excludes"},
       {"foldwise.fsdp_fusion", [](Scenario& s) { shard(s); },
        [](Scenario& s) { s.options.step.sharding = Sharding::kFsdpOptim; }, "stops in the head's backward"},
-      {"grid.distopt_instances", [](Scenario& s) { s.options.step.optimizer_instances = 2; },
-       [](Scenario& s) { s.options.step.optimizer_instances = 16; }, "--num-distributed-optimizer-instances 16 needs"},
+      {"grid.distopt_instances", two_instances, [](Scenario& s) { s.options.step.optimizer_instances = 16; },
+       "--num-distributed-optimizer-instances 16 needs"},
       {"grid.distopt_instances_fsdp",
        [](Scenario& s) {
          shard_in_groups(s, 8);

@@ -1055,7 +1055,7 @@ std::vector<Rule> make_rules() {
        FW_REASON("[optimizer.grad_reduce_in_fp32] needs [optimizer.main_grads_dtype] fp32")},
       {"dp.fsdp", "[sharding/1] [optimizer.name]",
        FW_WHEN(is_fsdp(o.step.sharding) && o.step.optimizer.kind == OptimizerKind::kMuon),
-       FW_REASON("[sharding/1] needs [optimizer.name] adam or sgd, not muon")},
+       FW_REASON("[sharding/1] needs [optimizer.name] adam, not muon")},
       {"foldwise.fsdp_fusion",
        "[sharding/1] [optimizer.grad_reduce_in_fp32] [software.wgrad_accumulation_fusion] [software.cross_entropy]",
        FW_WHEN(o.megatron_fsdp() && o.layer.grad_reduce_in_fp32 && o.layer.software.gradient_accumulation_fusion),
